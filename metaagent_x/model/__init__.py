@@ -1,0 +1,1 @@
+"""The network: Qwen3, its attention kernels, log-probs, decoding and sharding."""

@@ -1,0 +1,134 @@
+"""Where parameters and batches live: one table from logical axes to mesh axes.
+
+`fsdp` splits the batch and, for parameters, the hidden size; `tensor` splits heads, feed-forward width and vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax import Array
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from metaagent_x.model.parameters import Qwen3Config, abstract_params
+
+RULES: Mapping[str, str | None] = {
+    "batch": "fsdp",
+    "embed": "fsdp",
+    "vocab": "tensor",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "head_dim": None,
+    "layers": None,
+    "norm": None,  # a few kB: every device has them all
+}
+
+
+class ShardingError(ValueError):
+    """The sizes do not fit the mesh. The message names the parameter, the axis and the way out."""
+
+
+def make_mesh(fsdp: int = 1, tensor: int = 1) -> Mesh:
+    """Returns a mesh over the first `fsdp * tensor` devices of this process group.
+
+    Raises:
+        ShardingError: a size is below 1 or there are too few devices.
+    """
+    if fsdp < 1 or tensor < 1:
+        raise ShardingError(f"mesh.fsdp is {fsdp} and mesh.tensor is {tensor}; both must be at least 1")
+    devices = jax.devices()
+    if fsdp * tensor > len(devices):
+        raise ShardingError(
+            f"mesh.fsdp {fsdp} x mesh.tensor {tensor} needs {fsdp * tensor} devices, this run has {len(devices)}"
+        )
+    # Auto: the compiler propagates shardings (the default, Explicit, rejects plain indexing of sharded arrays).
+    return jax.make_mesh(
+        (fsdp, tensor), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2, devices=devices[: fsdp * tensor]
+    )
+
+
+def partition_spec(
+    name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], sizes: Mapping[str, int]
+) -> PartitionSpec:
+    """Places one array.
+
+    Fewer key heads than `tensor` devices cannot be split; if they divide it, every device keeps all of them and the
+    query heads are still split. Everything else that does not divide is refused.
+
+    Args:
+        name: for messages.
+        shape: the array's shape.
+        axes: one logical axis (or None) per dimension.
+        sizes: devices on each mesh axis.
+
+    Raises:
+        ShardingError: an unknown logical axis, two dimensions on one mesh axis, or a size that does not divide.
+    """
+    if len(shape) != len(axes):
+        raise ShardingError(f"{name} has shape {shape} but logical axes {axes}; name one axis per dimension")
+    spec: list[str | None] = []
+    for size, axis in zip(shape, axes, strict=True):
+        if axis is not None and axis not in RULES:
+            raise ShardingError(f"{name}: logical axis {axis!r} is not in the table; known: {', '.join(RULES)}")
+        place = RULES[axis] if axis is not None else None
+        parts = sizes[place] if place is not None else 1
+        if axis == "kv_heads" and size < parts and parts % size == 0:
+            place, parts = None, 1
+        if size % parts:
+            raise ShardingError(
+                f"{name}: axis {axis!r} has size {size}, which {parts} devices on mesh axis {place!r} cannot share "
+                f"equally; choose mesh.{place} as a divisor of {size}"
+            )
+        if place is not None and place in spec:
+            raise ShardingError(f"{name}: two of its axes {axes} lie on mesh axis {place!r}; change the table")
+        spec.append(place)
+    return PartitionSpec(*spec)
+
+
+def param_shardings(config: Qwen3Config, mesh: Mesh) -> Any:
+    """Returns the tree of `NamedSharding` for the parameters of `config` on a mesh of `make_mesh`.
+
+    Raises:
+        ShardingError: see `partition_spec`.
+    """
+
+    def place(path: tuple[Any, ...], leaf: Any, axes: tuple[str | None, ...]) -> NamedSharding:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        return NamedSharding(mesh, partition_spec(name, leaf.shape, axes, dict(mesh.shape)))
+
+    return jax.tree_util.tree_map_with_path(place, *abstract_params(config))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over `fsdp`, everything else whole: for [R, T] and [R, T, D]."""
+    return NamedSharding(mesh, PartitionSpec(RULES["batch"]))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The whole array on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def check_rows(rows: int, mesh: Mesh) -> None:
+    """Raises ShardingError unless `rows` can be split over the mesh's batch axis."""
+    parts = mesh.shape["fsdp"]
+    if rows % parts:
+        raise ShardingError(
+            f"{rows} rows cannot be split over mesh.fsdp {parts}; pad to {math.ceil(rows / parts) * parts} rows"
+        )
+
+
+def constrain_batch(x: Array) -> Array:
+    """Keeps activations split by rows while the compiler places everything between.
+
+    Acts only inside `jax.set_mesh` (or a jit traced in it); with no mesh there is nothing to keep.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    spec = PartitionSpec(RULES["batch"], *(None,) * (x.ndim - 1))
+    return jax.lax.with_sharding_constraint(x, spec)
