@@ -47,6 +47,7 @@ def base() -> ml_collections.ConfigDict:
     c.mesh = ml_collections.ConfigDict()
     c.mesh.fsdp = 1
     c.mesh.tensor = 1
+    c.mesh.simulate = 0  # CPU: so many simulated devices
 
     c.data = ml_collections.ConfigDict()
     c.data.train = (("polaris", "", 0.5), ("apps", "", 0.25), ("code_contests", "", 0.25))  # (name, path, share)
@@ -78,7 +79,7 @@ def base() -> ml_collections.ConfigDict:
     c.rollout.budget.memory_mb = 512
 
     c.engine = ml_collections.ConfigDict()
-    c.engine.kind = "jax"  # jax | vllm | scripted
+    c.engine.kind = "jax"  # jax | scripted
     c.engine.slots = 64  # sequences decoded together
     c.engine.cache_tokens = 16_384  # prompt + completion of one sequence
     c.engine.chunk = 16  # decode steps between two looks at the queue
@@ -108,7 +109,7 @@ def base() -> ml_collections.ConfigDict:
     c.learner.kl = 0.0  # 0: no reference model exists
     c.learner.truncated = "train"  # train | mask
     c.learner.flat_groups = "keep"  # keep | top_up: sample more tasks when a whole batch carries no signal
-    c.learner.correction_cap = 2.0  # min(exp(learner - engine), cap) weighs each token
+    c.learner.correction_cap = 2.0  # min(exp(learner - engine), cap) weighs each token; 0: no correction
 
     c.sft = ml_collections.ConfigDict()
     c.sft.learning_rate = 3e-3
@@ -116,9 +117,23 @@ def base() -> ml_collections.ConfigDict:
     c.sft.rows = 6
     c.sft.max_steps = 0  # 0: no cold start
     c.sft.eval_every = 250
-    c.sft.vocab_size = 512
+    c.sft.eval_tasks = 128  # dev tasks played at each measurement
+    c.sft.target = 0.45  # every kind at least so accurate at T=1, then the cold start ends
+    c.sft.valid = 0.95  # and so many designs valid
+    c.sft.vocab_size = 512  # entries of the byte-level BPE trained on the examples, and rows of the embedding
+    c.sft.tokenizer_examples = 4000
+    c.sft.fill = 0.9  # share of rows x row_tokens that the examples of one update fill
+    c.sft.cache = "runs/cold_starts"  # kept by a hash of settings, seed and data
+    c.sft.warmup_steps = 60
+    c.sft.b1 = 0.9
+    c.sft.b2 = 0.98
+    c.sft.weight_decay = 0.01
+    c.sft.clip_norm = 1.0
+    c.sft.micro_rows = 6
 
     c.gate = ml_collections.ConfigDict()  # RL starts only inside these
+    c.gate.enforce = True  # False: print the table and go on (smoke runs, ablations of the cold start)
+    c.gate.tasks = 128  # dev tasks on which every structure is forced
     c.gate.low = 0.30
     c.gate.high = 0.70
     c.gate.valid = 0.90
@@ -134,3 +149,128 @@ def base() -> ml_collections.ConfigDict:
     c.checkpoint.every = 10
     c.checkpoint.keep = 2
     return c
+
+
+CHOICES = {
+    "policy": ("shared", "separate"),
+    "schedule": ("stagewise", "coupled", "designer_only", "executor_only"),
+    "first": ("executor", "designer"),
+    "model.compute_dtype": ("float32", "bfloat16"),
+    "model.remat": ("none", "block", "full"),
+    "rollout.prompts": ("full", "tiny"),
+    "engine.kind": ("jax", "scripted"),
+    "reward.code": ("fraction", "all"),
+    "learner.weigh": ("trajectory", "execution"),
+    "learner.aggregate": ("token_mean", "sequence_mean", "group_mean", "constant"),
+    "learner.ratio": ("token", "sequence", "sequence_geometric"),
+    "learner.truncated": ("train", "mask"),
+    "learner.flat_groups": ("keep", "top_up"),
+}
+AT_LEAST = {
+    "steps": 0, "batch": 1, "designs": 1, "executions": 1, "stage_length": 1, "rollout.max_prompt_tokens": 1,
+    "rollout.max_designer_tokens": 1, "rollout.max_executor_tokens": 1, "rollout.concurrency": 1, "engine.slots": 1,
+    "engine.chunk": 1, "learner.row_tokens": 2, "learner.micro_rows": 1, "learner.updates_per_step": 1,
+    "checkpoint.every": 1, "checkpoint.keep": 1, "mesh.fsdp": 1, "mesh.tensor": 1, "rollout.temperature": 0,
+    "learner.kl": 0, "reward.call_cost": 0, "learner.learning_rate": 0, "model.num_layers": 1,
+}  # fmt: skip
+
+
+def get(config: ml_collections.ConfigDict, field: str) -> object:
+    """The value of a dotted field name."""
+    for part in field.split("."):
+        config = config[part]
+    return config
+
+
+def validate(c: ml_collections.ConfigDict) -> None:
+    """Refuses settings that cannot work, before anything is loaded or compiled.
+
+    Raises:
+      ConfigError: unknown field, wrong type, value out of range, lengths that cannot fit, groups that cannot learn.
+    """
+    _check_fields(c, base(), "")
+    for field, allowed in CHOICES.items():
+        if get(c, field) not in allowed:
+            raise ConfigError(f"{field}={get(c, field)!r} is not one of {', '.join(allowed)}")
+    for field, low in AT_LEAST.items():
+        if get(c, field) < low:  # type: ignore[operator]
+            raise ConfigError(f"{field}={get(c, field)} must be at least {low}")
+    _check_groups(c)
+    _check_sampling(c)
+    _check_lengths(c)
+    if c.learner.aggregate == "constant" and c.learner.constant_denominator <= 0:
+        raise ConfigError("learner.aggregate='constant' needs learner.constant_denominator above 0 (tokens per update)")
+    shares = sum(share for _, _, share in c.data.train)
+    if c.steps and abs(shares - 1) > 1e-6:
+        raise ConfigError(f"data.train shares sum to {shares:g}; they must sum to 1")
+
+
+def _check_fields(c: ml_collections.ConfigDict, reference: ml_collections.ConfigDict, prefix: str) -> None:
+    for name in c:
+        if name not in reference:
+            known = ", ".join(sorted(reference))
+            raise ConfigError(f"unknown field {prefix}{name}; known here: {known}")
+    for name, default in reference.items():
+        value = c.get(name)
+        if isinstance(default, ml_collections.ConfigDict):
+            if not isinstance(value, ml_collections.ConfigDict):
+                raise ConfigError(f"{prefix}{name}={value!r} must be a group of fields")
+            _check_fields(value, default, f"{prefix}{name}.")
+        elif isinstance(default, float) and type(value) is int:
+            c[name] = float(value)  # type: ignore[arg-type]
+        elif type(value) is not type(default):
+            expected, got = type(default).__name__, type(value).__name__
+            raise ConfigError(f"{prefix}{name}={value!r} is of type {got}; it must be {expected}")
+
+
+def _check_groups(c: ml_collections.ConfigDict) -> None:
+    learns = {"designer_only": ("designer",), "executor_only": ("executor",)}.get(c.schedule, ("designer", "executor"))
+    if "designer" in learns and c.designs == 1:
+        raise ConfigError(
+            f"designs=1 with schedule={c.schedule!r}: every Designer group would be a singleton, whose advantage is 0; "
+            "set designs to 2 or more, or schedule=executor_only"
+        )
+    if c.designs * c.executions == 1:
+        raise ConfigError("designs=1 and executions=1: every Executor group is a single outcome, whose advantage is 0")
+
+
+def _check_sampling(c: ml_collections.ConfigDict) -> None:
+    r = c.rollout
+    if r.temperature == 0:
+        raise ConfigError("rollout.temperature=0: greedy rollouts are copies of each other and teach nothing; use 1.0")
+    for field, off in (("top_p", 1.0), ("top_k", -1), ("min_p", 0.0), ("repetition_penalty", 1.0)):
+        if r[field] not in ((off, 0) if field == "top_k" else (off,)):
+            raise ConfigError(
+                f"rollout.{field}={r[field]}: the sampler's log-probs would differ from the policy's, and the "
+                f"importance ratio with them; training needs {field}={off:g}"
+            )
+
+
+def _check_lengths(c: ml_collections.ConfigDict) -> None:
+    r = c.rollout
+    longest = max(r.max_designer_tokens, r.max_executor_tokens)
+    for field, room in (("engine.cache_tokens", c.engine.cache_tokens), ("learner.row_tokens", c.learner.row_tokens)):
+        if r.max_prompt_tokens + longest > room:
+            raise ConfigError(
+                f"rollout.max_prompt_tokens={r.max_prompt_tokens} + {longest} completion tokens do not fit into "
+                f"{field}={room}; shorten one of the first two or raise {field} to {r.max_prompt_tokens + longest}"
+            )
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """For `absl.app.run(flags_parser=...)`: bad flags and unknown config fields are one clear line and exit code 2."""
+    import sys
+
+    from absl import flags
+
+    try:
+        return flags.FLAGS(argv)
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        text = str(error.args[0] if error.args else error).replace("\\n", " ").replace("\\'", "'").strip("'\" \n")
+        given = ", ".join(a for a in argv[1:] if a.startswith("--config.") and _names(a, text))
+        print(f"bad input: {given + ': ' if given else ''}{text}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _names(flag: str, message: str) -> bool:
+    return any(part in message for part in flag.split("=")[0].removeprefix("--config.").split("."))

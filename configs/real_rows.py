@@ -1,0 +1,48 @@
+"""The training loop on real rows of Polaris, APPS and CodeContests with the real Qwen3 tokenizer and template.
+
+  python -m metaagent_x.train --config=configs/real_rows.py --config.tokenizer=DIR --config.data.train="(...)"
+
+One Executor and one Designer step, M = N = 4, on 8 simulated devices, with a small random Qwen3 of the full vocabulary.
+A random policy cannot write a design: the samples are rehearsed (gold-derived right and wrong completions, an invalid
+design, a crash, a void execution), graded by the real tests, and learned from with the learner's own log-probs.
+"""
+
+import ml_collections
+
+from metaagent_x.config import base
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = base()
+    c.workdir = "runs/real_rows"
+    c.steps = 2
+    c.stage_length = 1
+    c.batch = 4
+    c.tokenizer = "../shared/tokenizer_qwen3"
+    c.data.train = (
+        ("polaris", "../shared/data/polaris/train.jsonl", 0.5),
+        ("apps", "../shared/data/apps", 0.25),
+        ("code_contests", "../shared/data/code_contests/train_with_solutions.jsonl", 0.25),
+    )
+    c.mesh.fsdp = 8
+    c.mesh.simulate = 8
+
+    c.model.hidden_size = 64
+    c.model.num_layers = 2
+    c.model.num_heads = 4
+    c.model.num_kv_heads = 2
+    c.model.head_dim = 16
+    c.model.intermediate_size = 128
+    c.model.compute_dtype = "float32"
+
+    c.engine.kind = "scripted"
+    c.rollout.max_prompt_tokens = 2048
+    c.rollout.max_designer_tokens = 1024
+    c.rollout.max_executor_tokens = 2048
+    c.engine.cache_tokens = 4096
+    c.learner.row_tokens = 4096
+    c.learner.correction_cap = 0.0  # a script has no log-probs of its own: no correction
+    c.learner.updates_per_step = 1
+    c.eval.cross = False
+    c.checkpoint.every = 1
+    return c

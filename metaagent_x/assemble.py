@@ -1,0 +1,107 @@
+"""Builds the parts of a job from its settings: task pools, model, learner, engines, grader."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from metaagent_x.config import ConfigError
+from metaagent_x.learner.step import Learner
+from metaagent_x.model.qwen3 import Qwen3Config
+from metaagent_x.model.sharding import make_mesh
+from metaagent_x.rollout.collect import chat_for
+from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.jax_engine import JaxEngine
+from metaagent_x.tasks import datasets, families
+from metaagent_x.tasks.grader import Grader
+from metaagent_x.tasks.mixture import Mixture
+from metaagent_x.tasks.task import Rubric, Task
+
+Pairs = list[tuple[Task, Rubric]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pools:
+    """Tasks by use. `train` is drawn from by step; `dev` decides, `test` judges."""
+
+    train: Mixture
+    dev: Pairs
+    test: Pairs
+
+
+def pools(config: ml_collections.ConfigDict) -> Pools:
+    """Opens every data set that the job names. Raises before any compute if one is missing, unreadable or empty."""
+    d = config.data
+    sources = {name: _open(name, path, "train", d.train_size, config.seed) for name, path, _ in d.train}
+    shares = {name: share for name, _, share in d.train}
+    mixture = Mixture(sources, shares, config.batch, config.seed)
+
+    def side(split: str, size: int) -> Pairs:
+        """Equal numbers of every kind, interleaved, so that any head of the list is balanced too."""
+        kinds = [_open(name, path, split, size // 2, config.seed) for name, path, _ in getattr(d, split)]
+        return [pair for row in zip(*kinds, strict=True) for pair in row]
+
+    return Pools(mixture, side("dev", d.dev_size), side("test", d.test_size))
+
+
+def _open(name: str, path: str, split: str, size: int, seed: int) -> Pairs:
+    if name in families.NAMES:
+        return families.generate(families.NAMES[name], split, size, seed=0 if split == "test" else seed)
+    return datasets.load(name, path or None)
+
+
+def model_config(config: ml_collections.ConfigDict, vocab_size: int | None = None) -> Qwen3Config:
+    """The network's shape. A tokenizer trained for the job sets the vocabulary."""
+    model = Qwen3Config.from_settings(config.model)
+    return dataclasses.replace(model, vocab_size=vocab_size) if vocab_size else model
+
+
+def mesh(config: ml_collections.ConfigDict) -> Any:
+    """The device mesh, or None for one device."""
+    if config.mesh.fsdp * config.mesh.tensor == 1:
+        return None
+    return make_mesh(config.mesh.fsdp, config.mesh.tensor)
+
+
+def owners(config: ml_collections.ConfigDict) -> dict[str, str]:
+    """Role -> name of the policy that plays it."""
+    if config.policy == "shared":
+        return {"designer": "shared", "executor": "shared"}
+    return {"designer": "designer", "executor": "executor"}
+
+
+def engine(config: ml_collections.ConfigDict, model: Qwen3Config, params: Any, version: int = 0) -> JaxEngine:
+    """A built-in engine with the job's one decode shape."""
+    chat = chat_for(config.tokenizer)
+    e = config.engine
+    return JaxEngine(
+        model, params, slots=e.slots, cache_tokens=e.cache_tokens, chunk=e.chunk, stop_ids=tuple(chat.stop_ids),
+        vocab_limit=chat.vocab_size, version=version,
+    )  # fmt: skip
+
+
+def engines(
+    config: ml_collections.ConfigDict, model: Qwen3Config, params: Mapping[str, Any], version: int
+) -> dict[str, Engine]:
+    """The engine of every role; one object where one policy plays both. `params`: weights by policy name."""
+    made = {name: engine(config, model, weights, version) for name, weights in params.items()}
+    return {role: made[name] for role, name in owners(config).items()}
+
+
+def grader(config: ml_collections.ConfigDict) -> Grader:
+    return Grader(format_bonus=config.reward.format_bonus, code=config.reward.code)
+
+
+def learner(config: ml_collections.ConfigDict, model: Qwen3Config) -> Learner:
+    settings = ml_collections.FrozenConfigDict({**config.learner.to_dict(), "call_cost": config.reward.call_cost})
+    return Learner(model, settings, mesh(config), temperature=config.rollout.temperature)
+
+
+def check_vocabulary(config: ml_collections.ConfigDict, model: Qwen3Config) -> None:
+    """Raises ConfigError if the tokenizer knows ids that the embedding has no row for."""
+    n = chat_for(config.tokenizer).vocab_size
+    if n > model.vocab_size:
+        raise ConfigError(f"tokenizer {config.tokenizer!r} has {n} ids but model.vocab_size is {model.vocab_size}")

@@ -1,0 +1,76 @@
+"""The learning half of a step: trees in, better policies out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from metaagent_x.learner import credit
+from metaagent_x.learner.packing import pack
+from metaagent_x.learner.state import TrainState
+from metaagent_x.learner.step import Learner
+from metaagent_x.rollout.tree import RolloutTree, Trajectory
+
+
+def improve(
+    trees: Sequence[RolloutTree],
+    states: Mapping[str, TrainState],
+    owner: Mapping[str, str],
+    learner: Learner,
+    roles: frozenset[str],
+    *,
+    seed: int,
+    reference: Mapping[str, object] | None = None,
+) -> tuple[dict[str, TrainState], list[Trajectory], dict[str, float]]:
+    """Updates every policy that has an active role.
+
+    Args:
+      trees: the rollouts of this step.
+      states: policy name -> state ("shared", or "designer" and "executor").
+      owner: role -> name of the policy that plays it.
+      learner: the compiled update and scoring passes, with its settings.
+      roles: who learns at this step. Trajectories of other roles never reach the device.
+      seed: orders trajectories into the updates of the step.
+      reference: policy name -> parameters for the KL term; None unless `kl` is set.
+
+    Returns:
+      (new states, the trained trajectories, metrics). A policy without an active role keeps its state, the same
+      object. An active role without a trajectory is a logged no-op.
+    """
+    s = learner.settings
+    trained = credit.assign(trees, roles, weigh=s.weigh, call_cost=s.call_cost, truncated=s.truncated)
+    metrics = {f"groups/flat/{role}": credit.flat_groups(trees, role) for role in ("designer", "executor")}
+    out = dict(states)
+    for name in sorted({owner[role] for role in roles}):
+        rows = [t for t in trained if owner[t.role] == name]
+        batches = [
+            pack(part, s.row_tokens, aggregate=s.aggregate, denominator=s.constant_denominator or None,
+                 rows_multiple=learner.rows_multiple)
+            for part in credit.split(rows, s.updates_per_step, seed) if part
+        ]  # fmt: skip
+        # Old log-probs: one pass with the weights that sampled, before the first update moves them.
+        old = [learner.logprobs(out[name].params, batch) for batch in batches]
+        ref = [learner.logprobs(reference[name], batch) for batch in batches] if reference else [None] * len(batches)
+        lines = []
+        for batch, old_logp, ref_logp in zip(batches, old, ref, strict=True):
+            out[name], line = learner.update(out[name], batch, old_logp, ref_logp=ref_logp)
+            lines.append(line)
+        prefix = "" if len(states) == 1 else f"{name}/"
+        metrics |= {prefix + key: value for key, value in _merge(lines).items()}
+        metrics[f"{prefix}updates"] = float(sum(line["updated"] for line in lines))
+    return out, trained, metrics
+
+
+def _merge(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Several updates of one step as one line: maxima of "max" figures, sums of token counts, means of the rest."""
+    out: dict[str, float] = {}
+    for key in sorted({k for line in lines for k in line}):
+        values = [line[key] for line in lines if key in line]
+        if "max" in key:
+            out[key] = float(np.max(values))
+        elif key.startswith("tokens/"):
+            out[key] = float(np.sum(values))
+        else:
+            out[key] = float(np.mean(values))
+    return out

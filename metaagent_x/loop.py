@@ -1,0 +1,139 @@
+"""The stations of a training run, one function each; `train.py` strings them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from rich.console import Console
+from rich.table import Table
+
+from metaagent_x import assemble
+from metaagent_x.learner import credit
+from metaagent_x.mas import demonstrations
+from metaagent_x.rollout import measure
+from metaagent_x.rollout.collect import collect
+from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.tree import RolloutTree
+from metaagent_x.run_folder import RunFolder
+
+console = Console()
+MAX_TOP_UPS = 3
+
+
+class Stopped(RuntimeError):
+    """The run ended itself because going on would teach nothing. Exit code 1."""
+
+
+async def gather(
+    c: ml_collections.ConfigDict, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, step: int,
+    draws: int, roles: frozenset[str],
+) -> tuple[list[RolloutTree], int]:  # fmt: skip
+    """The rollouts of one step.
+
+    With `learner.flat_groups="top_up"`, further batches are drawn (at most 3) until `batch` tasks carry a signal for
+    an active role; all trees are kept, those without a signal weigh nothing.
+
+    Returns:
+      (trees with `question` numbered through, batches drawn so far).
+    """
+    trees: list[RolloutTree] = []
+    for _ in range(1 + MAX_TOP_UPS):
+        trees += await collect(
+            pools.train.batch_at(draws), engines, grader, designs=c.designs, executions=c.executions, config=c, step=step
+        )
+        draws += 1
+        live = sum(any(credit.flat_groups([t], role) == 0 for role in roles) for t in trees)
+        if c.learner.flat_groups == "keep" or live >= c.batch:
+            break
+    for question, tree in enumerate(trees):
+        tree.question = question
+    return trees, draws
+
+
+async def gate(
+    c: ml_collections.ConfigDict, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder
+) -> None:
+    """Prints the accuracy of every structure on every kind of task; raises Stopped if RL has nothing to learn from."""
+    record = await measure.evaluate(pools.dev, engines, grader, c)
+    table = await measure.structure_table(
+        pools.dev[: c.gate.tasks], engines, grader, c, demonstrations.STRUCTURES
+    )  # fmt: skip
+    passed, message = measure.headroom(record, table, c.gate)
+    accuracy = {k: record[f"accuracy/{k}"] for k in ("math", "code")}
+    folder.write_gate(
+        {"accuracy": accuracy, "valid": record["valid"], "table": table, "passed": passed, "message": message}
+    )
+    view = Table("structure", "math", "code", title="accuracy of every structure, T=1")
+    for name, row in table.items():
+        view.add_row(name, f"{row['math']:.2f}", f"{row['code']:.2f}")
+    console.print(view)
+    console.print(f"Designer's own choice: math {accuracy['math']:.2f}, code {accuracy['code']:.2f}, "
+                  f"valid designs {record['valid']:.2f}: {message}")  # fmt: skip
+    if not passed and c.gate.enforce:
+        raise Stopped(f"no headroom for RL: {message}")
+
+
+async def evaluate(
+    c: ml_collections.ConfigDict, tasks: assemble.Pairs, engines: Mapping[str, Engine], grader: Any, folder: RunFolder,
+    name: str, step: int, *, temperature: float = 1.0, designer: str = "rl", executor: str = "rl",
+) -> dict[str, Any]:  # fmt: skip
+    """Plays held-out tasks once each and records the result. One already recorded is not played again."""
+    label = {"name": name, "step": step, "designer": designer, "executor": executor, "temperature": temperature}
+    known = next((r for r in folder.evaluations() if all(r[k] == v for k, v in label.items())), None)
+    if known is not None:
+        return known
+    record = label | await measure.evaluate(tasks, engines, grader, c, temperature=temperature)
+    folder.log_evaluation(record)
+    console.print(
+        f"  {name} at step {step}: T={temperature:g} Designer {designer} Executor {executor}: accuracy "
+        f"[bold]{record['accuracy']:.3f}[/] (math {record['accuracy/math']:.3f}, code {record['accuracy/code']:.3f}), "
+        f"valid {record['valid']:.2f}", highlight=False,
+    )  # fmt: skip
+    return record
+
+
+async def final(
+    c: ml_collections.ConfigDict, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine], grader: Any,
+    folder: RunFolder,
+) -> None:  # fmt: skip
+    """The tables at the end: after RL at T=1 and greedy, and the cross table of cold and RL roles."""
+    tasks, step = pools.test[: c.eval.tasks], c.steps
+    for temperature in (1.0, 0.0):
+        await evaluate(c, tasks, rl, grader, folder, "final", step, temperature=temperature)
+    if c.eval.cross:
+        swaps: Sequence[tuple[str, str]] = (("rl", "cold"), ("cold", "rl"))
+        for designer, executor in swaps:
+            side = {"cold": cold, "rl": rl}
+            mixed = {"designer": side[designer]["designer"], "executor": side[executor]["executor"]}
+            await evaluate(c, tasks, mixed, grader, folder, "cross", step, designer=designer, executor=executor)
+    view = Table("step", "what", "T", "Designer", "Executor", "accuracy", "math", "code", "valid", title="held-out tasks")
+    for r in folder.evaluations():
+        numbers = [f"{r[k]:.3f}" for k in ("accuracy", "accuracy/math", "accuracy/code", "valid")]
+        view.add_row(str(r["step"]), r["name"], f"{r['temperature']:g}", r["designer"], r["executor"], *numbers)
+    console.print(view)
+
+
+def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float]) -> None:
+    """One line a step."""
+    top = sorted(((v, k.split("/")[1]) for k, v in m.items() if k.startswith("structure/")), reverse=True)[:2]
+    console.print(
+        f"{step:4d}/{steps} learns {'+'.join(sorted(roles)):8s} reward {m['reward/mean']:.3f} accuracy "
+        f"{m['accuracy']:.3f} valid {m['designs/valid']:.2f} calls {m['calls']:.0f} grad {m.get('grad_norm', 0):.2f} "
+        f"{', '.join(f'{name} {share:.0%}' for share, name in top)}  {m['time/step']:.1f} s", highlight=False,
+    )  # fmt: skip
+
+
+def check_designs(valid: Sequence[float], stop_below: float) -> None:
+    """Raises Stopped if the last 4 steps had too few valid designs on average.
+
+    Args:
+      valid: share of valid designs of each step so far. stop_below: the limit.
+    """
+    last = valid[-4:]
+    if len(last) == 4 and sum(last) / 4 < stop_below:
+        raise Stopped(
+            f"valid designs fell to {sum(last) / 4:.2f} (mean of 4 steps), below gate.stop_valid={stop_below}: lower "
+            "learner.learning_rate or raise the share of Designer examples in the cold start"
+        )

@@ -1,0 +1,155 @@
+"""What a step, an evaluation and the headroom gate measure on rollout trees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from metaagent_x.rollout.collect import collect, flatten, with_temperature
+from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.scripted import ScriptedEngine
+from metaagent_x.rollout.tree import RolloutTree
+from metaagent_x.tasks.task import Rubric, Task
+
+# All evaluations draw from one stream of seeds, apart from every training step, so that two of them are paired.
+EVALUATION_STEP = -1
+
+
+def _mean(values: Sequence[float] | np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
+    """The rollout half of a line of `metrics.jsonl`: rewards, accuracy, designs, structures, calls, tokens, faults.
+
+    Invalid designs count as executions of reward 0 and structure "invalid"; void executions are left out of every mean.
+    """
+    m: dict[str, float] = {}
+    for name, kinds in (("mean", ("math", "code")), ("math", ("math",)), ("code", ("code",))):
+        chosen = [t for t in trees if t.task.kind in kinds]
+        m[f"reward/{name}"] = _mean(np.concatenate([t.rewards()[t.counted()] for t in chosen]) if chosen else [])
+    m["accuracy"] = _mean(np.concatenate([correct(t)[t.counted()] for t in trees]) if trees else [])
+    designs = [d for t in trees for d in t.designs if not d.void]
+    runs = [(task, d, e) for task, d, e in flatten(trees) if not e.void]
+    calls = [c for _, _, e in runs for c in e.calls]
+    m["designs/valid"] = _mean([d.valid for d in designs])
+    m["designs/distinct"] = _mean([len({d.script for d in t.designs}) / len(t.designs) for t in trees])
+    m["designs/answer_in_script"] = float(sum("answer_in_script" in e.flags for _, _, e in runs))
+    m["designs/truncated"] = _mean([d.call.finish_reason == "length" for d in designs if d.call])
+    m["calls"] = float(len(calls))
+    m["calls/truncated"] = _mean([c.finish_reason == "length" for c in calls])
+    m["calls/empty"] = _mean([not c.text.strip() for c in calls])
+    m["calls/prompt_cut"] = _mean([c.prompt_cut for c in calls])
+    m["tokens/designer"] = float(sum(len(d.call.completion_ids) for d in designs if d.call))
+    m["tokens/executor"] = float(sum(len(c.completion_ids) for c in calls))
+    m["executions/void"] = float(sum((~t.counted()).sum() for t in trees))
+    for status, n in Counter(e.status for _, _, e in runs).items():
+        m[f"executions/{status}"] = float(n)
+    for flag, n in Counter(f for _, _, e in runs for f in e.flags).items():
+        m[f"flags/{flag}"] = float(n)
+    for structure, share in structure_shares(trees).items():
+        m[f"structure/{structure}"] = share
+    return m
+
+
+def correct(tree: RolloutTree) -> np.ndarray:
+    """[M, N] 1.0 where the answer is entirely right; an invalid design is a row of zeros."""
+    out = np.zeros((len(tree.designs), tree.executions))
+    for i, design in enumerate(tree.designs):
+        for j, e in enumerate(design.executions):
+            out[i, j] = e.verdict is not None and not e.void and e.verdict.correct
+    return out
+
+
+def structure_shares(trees: Sequence[RolloutTree]) -> dict[str, float]:
+    """Share of each structure among executions that are not void; an invalid design counts N times "invalid"."""
+    names: Counter[str] = Counter()
+    for tree in trees:
+        for design in tree.designs:
+            if design.void:
+                continue
+            if not design.valid:
+                names["invalid"] += tree.executions
+            names.update(e.structure for e in design.executions if not e.void)
+    total = sum(names.values())
+    return {name: n / total for name, n in sorted(names.items())} if total else {}
+
+
+async def evaluate(
+    tasks: Sequence[tuple[Task, Rubric]],
+    engines: Mapping[str, Engine],
+    grader: Any,
+    config: ml_collections.ConfigDict,
+    *,
+    temperature: float = 1.0,
+) -> dict[str, Any]:
+    """One design and one execution for every task.
+
+    Returns:
+      a record for `evaluations.jsonl`: accuracy (all, math, code), valid designs, structures by kind, outcome (0 or 1)
+      by task id, number of void executions (they count as neither right nor wrong).
+    """
+    settings = with_temperature(config, temperature)
+    trees = await collect(
+        tasks, engines, grader, designs=1, executions=1, config=settings, step=EVALUATION_STEP
+    )  # fmt: skip
+    outcomes = {t.task.id: int(correct(t)[0, 0]) for t in trees if t.counted().all()}
+    kind = {t.task.id: t.task.kind for t in trees}
+    record: dict[str, Any] = {
+        "temperature": temperature,
+        "tasks": len(outcomes),
+        "void": len(trees) - len(outcomes),
+        "accuracy": _mean(list(outcomes.values())),
+    }
+    for k in ("math", "code"):
+        record[f"accuracy/{k}"] = _mean([v for i, v in outcomes.items() if kind[i] == k])
+    record["valid"] = _mean([t.designs[0].valid for t in trees if not t.designs[0].void])
+    record["structures"] = {k: structure_shares([t for t in trees if t.task.kind == k]) for k in ("math", "code")}
+    record["outcomes"] = outcomes
+    return record
+
+
+async def structure_table(
+    tasks: Sequence[tuple[Task, Rubric]],
+    engines: Mapping[str, Engine],
+    grader: Any,
+    config: ml_collections.ConfigDict,
+    scripts: Mapping[str, str],
+) -> dict[str, dict[str, float]]:
+    """Accuracy at T=1 of every structure forced on every task: {structure name: {"math": a, "code": b}}."""
+    table = {}
+    for name, script in scripts.items():
+        forced = {"designer": ScriptedEngine(lambda _, s=script: s), "executor": engines["executor"]}
+        record = await evaluate(tasks, forced, grader, config)
+        table[name] = {k: record[f"accuracy/{k}"] for k in ("math", "code")}
+    return table
+
+
+def headroom(record: Mapping[str, Any], table: Mapping[str, Mapping[str, float]], gate: Any) -> tuple[bool, str]:
+    """Decides whether RL can learn anything from here, and if not, which knob to turn.
+
+    Args:
+      record: an evaluation at T=1. table: accuracy by structure and kind.
+      gate: `low`, `high` (accuracy of each kind), `valid` (share of designs), `spread` (best minus worst structure).
+
+    Returns:
+      (passed, message). The message names every figure outside its band.
+    """
+    wrong = []
+    for kind in ("math", "code"):
+        a = record[f"accuracy/{kind}"]
+        if a < gate.low:
+            wrong.append(f"{kind} accuracy {a:.2f} is below {gate.low:.2f}: train the cold start longer (sft.max_steps) or choose easier levels (data)")  # fmt: skip  # noqa: E501
+        if a > gate.high:
+            wrong.append(f"{kind} accuracy {a:.2f} is above {gate.high:.2f}: choose harder levels (data) or stop the cold start earlier (sft.target)")  # fmt: skip  # noqa: E501
+        scores = {name: row[kind] for name, row in table.items()}
+        spread = max(scores.values()) - min(scores.values())
+        if spread < gate.spread:
+            wrong.append(f"{kind}: best structure minus worst is {spread:.2f}, below {gate.spread:.2f}: the Designer has nothing to choose (widen the styles in mas/demonstrations.py)")  # fmt: skip  # noqa: E501
+    if record["valid"] < gate.valid:
+        wrong.append(f"valid designs {record['valid']:.2f} are below {gate.valid:.2f}: more Designer examples (sft.max_steps)")  # fmt: skip
+    return not wrong, "; ".join(wrong) if wrong else "headroom for both roles"

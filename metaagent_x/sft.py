@@ -1,0 +1,143 @@
+"""Cold start: supervised learning on Designer and Executor examples, until the policy is worth improving by RL.
+
+It ends on measured accuracy, not after a fixed number of updates: when every kind of task is inside the target band on
+the dev split. The result is kept under a hash of all that made it, so every run with the same settings starts from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_collections
+from rich.console import Console
+
+from metaagent_x import assemble
+from metaagent_x.config import ConfigError
+from metaagent_x.learner.checkpoint import Checkpoints
+from metaagent_x.learner.packing import pack
+from metaagent_x.learner.step import Learner
+from metaagent_x.mas import demonstrations
+from metaagent_x.model import qwen3
+from metaagent_x.rollout import measure
+from metaagent_x.rollout.chat import Chat, train_bpe
+from metaagent_x.rollout.collect import chat_for
+from metaagent_x.rollout.tree import Trajectory
+from metaagent_x.tasks import families
+
+console = Console()
+
+
+def fingerprint(config: ml_collections.ConfigDict) -> str:
+    """Hash of everything that decides the cold start: model, tokenizer, examples, optimisation, seed, dev tasks."""
+    keys = ("seed", "tokenizer", "model", "sft", "data", "gate")
+    chosen = {k: config[k].to_dict() if hasattr(config[k], "to_dict") else config[k] for k in keys}
+    chosen["prompts"] = config.rollout.prompts
+    sources = [inspect.getsource(m) for m in (demonstrations, families, qwen3)]
+    return hashlib.sha256(json.dumps([chosen, sources], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class ColdStart:
+    """Where the policy stands before RL: weights, shape of the network, folder of the tokenizer."""
+
+    params: Any
+    model: qwen3.Qwen3Config
+    tokenizer: str
+
+
+def trajectory(chat: Chat, example: demonstrations.Example) -> Trajectory:
+    """One example as a training row: the prompt is context, the completion and its stop id are learned."""
+    prompt = chat.prompt(example.system, example.user)
+    completion = [*chat.encode(example.completion), chat.stop_ids[0]]
+    n, m = len(prompt), len(completion)
+    return Trajectory(
+        tokens=(*prompt, *completion), mask=(False,) * n + (True,) * m, logprobs=(0.0,) * (n + m),
+        role="designer" if example.role == "designer" else "executor",
+    )  # fmt: skip
+
+
+def next_rows(chat: Chat, seed: int, index: int, tokens: int) -> tuple[list[Trajectory], int]:
+    """Takes examples from `index` on until about `tokens` ids are reached. Returns the rows and the next index."""
+    rows, total = [], 0
+    while True:
+        row = trajectory(chat, demonstrations.example(seed, index))
+        if total + len(row.tokens) > tokens and rows:
+            return rows, index
+        rows.append(row)
+        total += len(row.tokens)
+        index += 1
+
+
+async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -> ColdStart:
+    """Returns the cold-started policy of these settings, from its cache folder if it was made before.
+
+    Interrupted, it goes on from its last measurement. Raises ConfigError if the target is not reached within
+    `sft.max_steps` updates.
+    """
+    s = config.sft
+    folder = Path(s.cache) / fingerprint(config)
+    with config.unlocked():
+        config.tokenizer = config.tokenizer or str(folder / "tokenizer")
+    if not (Path(config.tokenizer) / "tokenizer.json").exists():
+        _train_tokenizer(config)
+    chat = chat_for(config.tokenizer)
+    model = assemble.model_config(config, s.vocab_size)
+    assemble.check_vocabulary(config, model)
+    learner = Learner(model, s, temperature=1.0)
+    state = learner.init(qwen3.init(model, jax.random.key(config.seed)))
+    saved = Checkpoints(folder / "checkpoints", keep=1)
+    at, index, done = 0, 0, False
+    if (latest := saved.latest()) is not None:
+        states, extra = saved.restore(latest, {"cold": state})
+        state, at, index, done = states["cold"], latest, extra["index"], extra["done"]
+        console.print(f"cold start: {'found' if done else 'going on'} at update {at} in {folder}")
+    while not done:
+        if at >= s.max_steps:
+            raise ConfigError(f"cold start: target not reached after sft.max_steps={s.max_steps} updates; raise it, or "
+                              "choose easier levels")  # fmt: skip
+        loss = 0.0
+        for _ in range(s.eval_every):
+            rows, index = next_rows(chat, config.seed, index, int(s.fill * s.rows * s.row_tokens))
+            batch = pack(rows, s.row_tokens, rows_multiple=s.rows)
+            state, line = learner.supervised_update(state, batch)
+            loss += line["loss"] / s.eval_every
+            at += 1
+        done = await _measured(config, pools, model, state, at, index, loss)
+        saved.save(at, {"cold": state}, {"index": index, "done": done})
+    return ColdStart(state.params, model, config.tokenizer)
+
+
+async def _measured(
+    config: ml_collections.ConfigDict, pools: assemble.Pools, model: qwen3.Qwen3Config, state: Any, at: int, index: int,
+    loss: float,
+) -> bool:  # fmt: skip
+    """Plays the dev tasks with the present weights; True if the policy is where RL should begin."""
+    engine, grader = assemble.engine(config, model, state.params), assemble.grader(config)
+    try:
+        record = await measure.evaluate(
+            pools.dev[: config.sft.eval_tasks], {"designer": engine, "executor": engine}, grader, config
+        )
+    finally:
+        await engine.close()
+        grader.close()
+    kinds = {k: record[f"accuracy/{k}"] for k in ("math", "code")}
+    console.print(
+        f"cold start {at:5d} updates, {index:6d} examples: loss {loss:.3f}, valid designs {record['valid']:.2f}, "
+        f"accuracy math {kinds['math']:.2f} code {kinds['code']:.2f}"
+    )
+    return record["valid"] >= config.sft.valid and all(a >= config.sft.target for a in kinds.values())
+
+
+def _train_tokenizer(config: ml_collections.ConfigDict) -> None:
+    """A byte-level BPE on the texts of the first examples."""
+    texts = []
+    for i in range(config.sft.tokenizer_examples):
+        e = demonstrations.example(config.seed, i)
+        texts += [e.system, e.user, e.completion]
+    train_bpe(texts, config.sft.vocab_size, config.tokenizer)

@@ -1,0 +1,124 @@
+"""Trains one policy as Designer and Executor.
+
+  python -m metaagent_x.train --config=configs/tiny.py
+  python -m metaagent_x.train --config=configs/tiny.py --designs=8 --executions=1 --policy=separate --seed=3
+
+Exit codes: 0 done, 2 bad input, 3 interrupted and resumable (the same command goes on), 1 anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+
+import jax
+import ml_collections
+from absl import app, flags
+from ml_collections import config_flags
+from rich.console import Console
+
+from metaagent_x import assemble, config, loop, sft
+from metaagent_x.analysis.report import write_report
+from metaagent_x.learner.checkpoint import Checkpoints
+from metaagent_x.learner.improve import improve
+from metaagent_x.learner.schedule import active_roles
+from metaagent_x.rollout import measure, traces
+from metaagent_x.rollout.seeds import call_seed
+from metaagent_x.run_folder import RunFolder
+from metaagent_x.tasks.datasets import DatasetError
+
+console = Console()
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
+flags.mark_flag_as_required("config")
+_OVERRIDES = {
+    "designs": flags.DEFINE_integer("designs", None, "M, designs per task."),
+    "executions": flags.DEFINE_integer("executions", None, "N, executions per design."),
+    "policy": flags.DEFINE_enum("policy", None, config.CHOICES["policy"], "One policy for both roles, or one each."),
+    "schedule": flags.DEFINE_enum("schedule", None, config.CHOICES["schedule"], "Which roles learn when."),
+    "stage_length": flags.DEFINE_integer("stage_length", None, "K, steps per stage."),
+    "steps": flags.DEFINE_integer("steps", None, "RL steps."),
+    "seed": flags.DEFINE_integer("seed", None, "Seed of everything."),
+    "workdir": flags.DEFINE_string("workdir", None, "Folder of this run."),
+}
+
+
+def main(_: list[str]) -> None:
+    settings = _CONFIG.value
+    for field, flag in _OVERRIDES.items():
+        if flag.value is not None:
+            settings[field] = flag.value
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        config.validate(settings)
+        pools = assemble.pools(settings)
+        folder = RunFolder(settings.workdir, settings)
+        if settings.mesh.simulate:
+            jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
+        asyncio.run(train(settings, pools, folder))
+    except (config.ConfigError, DatasetError) as error:
+        console.print(f"[red]bad input:[/] {error}", highlight=False)
+        sys.exit(2)
+    except loop.Stopped as reason:
+        console.print(f"[yellow]stopped:[/] {reason}", highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}")
+        sys.exit(3)
+
+
+async def train(c: ml_collections.ConfigDict, pools: assemble.Pools, folder: RunFolder) -> None:
+    """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report."""
+    began = time.perf_counter()
+    cold = await sft.cold_start(c, pools)
+    learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
+    start = {name: learner.init(cold.params) for name in sorted(set(owner.values()))}
+    reference = {name: cold.params for name in start} if c.learner.kl else None
+    checkpoints = Checkpoints(folder.path / "checkpoints", keep=c.checkpoint.keep)
+    states, step, draws = start, 0, 0
+    if (latest := checkpoints.latest()) is not None:
+        states, extra = checkpoints.restore(latest, start)
+        step, draws = latest, extra["draws"]
+        console.print(f"resumed after step {step}")
+    folder.truncate_after(step)
+    engines = assemble.engines(c, cold.model, {n: s.params for n, s in states.items()}, version=step)
+    before = assemble.engines(c, cold.model, dict.fromkeys(states, cold.params), version=0)
+    grader = assemble.grader(c)
+    try:
+        if step == 0:
+            await loop.gate(c, pools, before, grader, folder)
+        for temperature in (1.0, 0.0):
+            await loop.evaluate(c, pools.test[: c.eval.tasks], before, grader, folder, "cold", 0,
+                                temperature=temperature, designer="cold", executor="cold")  # fmt: skip
+        while step < c.steps:
+            clock = time.perf_counter()
+            roles = active_roles(step, c.schedule, c.stage_length, c.first)
+            trees, draws = await loop.gather(c, pools, engines, grader, step, draws, roles)
+            collected = time.perf_counter()
+            seed = call_seed(c.seed, step, "updates", 0, 0, "")
+            states, trained, metrics = improve(trees, states, owner, learner, roles, seed=seed, reference=reference)
+            step += 1
+            for role in sorted(owner):
+                await engines[role].update_weights(states[owner[role]].params, version=step)
+            metrics |= measure.step_metrics(trees)
+            metrics |= {"time/collect": collected - clock, "time/step": time.perf_counter() - clock}
+            folder.log(step, roles, metrics)
+            traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
+            loop.progress(step, c.steps, roles, metrics)
+            if step % c.checkpoint.every == 0 or step == c.steps:
+                checkpoints.save(step, states, {"draws": draws})
+            if step < c.steps and active_roles(step, c.schedule, c.stage_length, c.first) != roles:
+                await loop.evaluate(c, pools.test[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
+            loop.check_designs([line["designs/valid"] for line in folder.metrics()], c.gate.stop_valid)
+        await loop.final(c, pools, before, engines, grader, folder)
+    finally:
+        for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
+            await one.close()
+        grader.close()
+        console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=config.parse_flags)

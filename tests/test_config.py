@@ -1,0 +1,150 @@
+"""Settings: every mistake is found before compute is spent, and says which field, which value and the way out."""
+
+import subprocess
+import sys
+
+import pytest
+
+from metaagent_x import config
+from metaagent_x.rollout.engine import Sampling
+
+
+def changed(**fields):
+    c = config.base()
+    for name, value in fields.items():
+        *groups, last = name.split("__")
+        target = c
+        for group in groups:
+            target = target[group]
+        with target.unlocked(), target.ignore_type():
+            target[last] = value
+    return c
+
+
+def refusal(**fields) -> str:
+    with pytest.raises(config.ConfigError) as error:
+        config.validate(changed(**fields))
+    return str(error.value)
+
+
+def test_the_defaults_are_valid_and_are_the_papers():
+    c = config.base()
+    config.validate(c)
+    assert (c.batch, c.designs, c.executions, c.stage_length, c.first) == (8, 4, 4, 30, "executor")
+    assert c.learner.learning_rate == 5e-6 and c.learner.updates_per_step == 4 and c.learner.kl == 0.0
+
+
+@pytest.mark.parametrize("name", ["tiny", "smoke", "real_rows", "qwen3_4b", "qwen3_8b"])
+def test_every_config_file_is_valid(name):
+    import importlib
+
+    config.validate(importlib.import_module(f"configs.{name}").get_config())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"designs": 0}, ["designs=0", "at least 1"]),
+        ({"executions": -2}, ["executions=-2"]),
+        ({"policy": "both"}, ["policy='both'", "shared, separate"]),
+        ({"learner__ratio": "tokens"}, ["learner.ratio='tokens'", "sequence_geometric"]),
+        ({"learner__aggregate": "constant"}, ["constant_denominator"]),
+        ({"learner__learning_rate": -1.0}, ["learner.learning_rate=-1.0"]),
+        ({"data__train": (("polaris", "x", 0.5),)}, ["shares sum to 0.5"]),
+        ({"rollout__temperature": 0.0}, ["temperature=0", "copies"]),
+    ],
+)
+def test_a_value_out_of_range_names_field_and_value(fields, words):
+    message = refusal(**fields)
+    assert all(word in message for word in words), message
+
+
+def test_an_unknown_field_is_named_with_its_neighbours():
+    c = config.base()
+    with c.unlocked():
+        c.learner.lerning_rate = 1.0
+    with pytest.raises(config.ConfigError, match=r"learner\.lerning_rate.*learning_rate"):
+        config.validate(c)
+
+
+@pytest.mark.fault("F045")
+@pytest.mark.parametrize("schedule", ["stagewise", "coupled", "designer_only"])
+def test_a_design_group_of_one_is_refused_when_the_designer_learns(schedule):
+    """A singleton group has advantage 0: training would silently do nothing (OpenRLHF#1250)."""
+    assert "singleton" in refusal(designs=1, executions=8, schedule=schedule)
+
+
+@pytest.mark.fault("F045")
+def test_one_design_is_fine_for_the_executor_alone_but_not_with_one_execution():
+    config.validate(changed(designs=1, executions=8, schedule="executor_only"))
+    assert "single outcome" in refusal(designs=1, executions=1, schedule="executor_only")
+
+
+@pytest.mark.fault("F152")
+@pytest.mark.parametrize("value", [True, 2.0, "4", None])
+def test_an_int_field_takes_no_other_type(value):
+    """1e3, 2.5 or True on an int field end in a message that names the field (ColabFold#119)."""
+    assert "steps=" in refusal(steps=value) and "must be int" in refusal(steps=value)
+
+
+@pytest.mark.fault("F152")
+def test_an_int_on_a_float_field_becomes_a_float_and_a_bool_does_not():
+    c = changed(learner__learning_rate=1)
+    config.validate(c)
+    assert type(c.learner.learning_rate) is float and c.learner.learning_rate == 1.0
+    assert "must be float" in refusal(learner__learning_rate=True)
+
+
+@pytest.mark.fault("F155")
+@pytest.mark.parametrize(("given", "sent"), [(None, -1), (0, -1), (-1, -1), (20, 20)])
+def test_top_k_off_has_one_spelling_on_the_wire(given, sent):
+    """Unset, 0, -1 and 20 become -1, -1, -1, 20 (UniRL#204, vime#6)."""
+    assert Sampling(max_tokens=5, top_k=given).top_k == sent
+
+
+@pytest.mark.fault("F155")
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_a_request_without_room_is_refused(tokens):
+    with pytest.raises(ValueError, match="max_tokens"):
+        Sampling(max_tokens=tokens)
+
+
+@pytest.mark.fault("F156")
+@pytest.mark.parametrize(("prompt", "completion", "room"), [(8192, 8192, 12000), (100, 29, 128)])
+def test_lengths_that_cannot_fit_are_refused_with_the_three_numbers(prompt, completion, room):
+    """8192 + 8192 with a model length of 12000 fails at start, not deep in a run (trl#4358)."""
+    message = refusal(
+        rollout__max_prompt_tokens=prompt, rollout__max_designer_tokens=completion,
+        rollout__max_executor_tokens=1, engine__cache_tokens=room,
+    )  # fmt: skip
+    assert all(str(n) in message for n in (prompt, completion, room))
+
+
+@pytest.mark.fault("F021")
+@pytest.mark.parametrize(("field", "value"), [("top_p", 0.9), ("top_k", 20), ("min_p", 0.1), ("repetition_penalty", 1.1)])
+def test_sampling_that_is_not_the_policys_own_is_refused_in_training(field, value):
+    """Truncated or penalised sampling renormalises log-probs and biases the ratio (ms-swift#8442, trl#6789)."""
+    assert f"rollout.{field}={value}" in refusal(**{f"rollout__{field}": value})
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--config.steps=1e3", "steps=1e3"),
+        ("--config.steps=True", "steps=True"),
+        ("--config.learner.lerning_rate=1", "lerning_rate"),
+        ("--config.nowhere.x=1", "nowhere"),
+        ("--desings=4", "desings"),
+        ("--designs=0", "designs=0"),
+        ("--policy=both", "policy"),
+    ],
+)
+@pytest.mark.fault("F152")
+def test_a_bad_flag_is_one_clear_line_and_exit_code_2(flag, words, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "metaagent_x.train", "--config=configs/smoke.py", f"--workdir={tmp_path}/run", flag],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr + done.stdout and "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
