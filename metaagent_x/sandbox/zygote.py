@@ -1,0 +1,230 @@
+"""The zygote: a small process that forks one contained child for every run. Started once, never imports JAX.
+
+It owns no policy: the host sends a job (one JSON datagram plus file descriptors), the zygote forks, applies the limits,
+watches the clock, kills, reaps and reports. Everything that the child can touch is decided here.
+
+What holds for a child today: own process, session and process group; CPU, memory, file-size, open-file and core limits;
+no environment; a private folder as working directory; every inherited descriptor closed but those of the job; SIGKILL at
+the wall limit; at the end its whole group is killed and whatever it left behind is hunted down among the zygote's adopted
+children (Linux subreaper). What does not hold yet: it can read files that the user can read, open sockets, signal
+processes of the same user, and start any number of processes while it lives when the user is root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import math
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from metaagent_x.sandbox import program
+
+# Imported before the first fork, so that no program pays for them again.
+PRELOAD = (
+    "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "heapq", "io",
+    "itertools", "json", "math", "operator", "random", "re", "string", "threading", "typing",
+)  # fmt: skip
+MESSAGE_BYTES = 1 << 16
+OPEN_FILES = 64
+SPARE_BYTES = 16 << 20  # freed when memory runs out, so that the child can still say so
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class _Run:
+    """One child: its pid, the socket on which the host waits, the moment it must be gone."""
+
+    def __init__(self, pid: int, report: socket.socket, deadline: float):
+        self.pid, self.report, self.deadline, self.killed = pid, report, deadline, ""
+
+
+class Zygote:
+    """The event loop. One thread, no state but the table of living children."""
+
+    def __init__(self, control: socket.socket, folder: str):
+        self.control, self.folder = control, folder
+        self.runs: dict[int, _Run] = {}
+        self.by_report: dict[int, _Run] = {}
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.pid = os.getpid()
+        self.children = f"/proc/self/task/{self.pid}/children"
+        self.base_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        self.wake, wake_write = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.poll = select.poll()
+        for fd in (control.fileno(), self.wake):
+            self.poll.register(fd, select.POLLIN)
+
+    def serve(self) -> None:
+        """Runs until the host closes its end; then kills what runs and removes the folders."""
+        open_for_jobs = True
+        while open_for_jobs:
+            for fd, _ in self.poll.poll(self._timeout_ms()):
+                if fd == self.control.fileno():
+                    open_for_jobs = self._accept()
+                elif fd == self.wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self.wake, 4096)
+                elif fd in self.by_report:
+                    # A byte or the end of the stream: the host wants this run gone.
+                    self._kill(self.by_report[fd], "host")
+                    self.poll.unregister(fd)
+            now = time.monotonic()
+            for run in self.runs.values():
+                if now >= run.deadline and not run.killed:
+                    self._kill(run, "wall")
+            self._reap()
+        for run in self.runs.values():
+            self._kill(run, "host")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _timeout_ms(self) -> int | None:
+        waiting = [run.deadline for run in self.runs.values() if not run.killed]
+        return max(0, math.ceil((min(waiting) - time.monotonic()) * 1000)) if waiting else None
+
+    def _accept(self) -> bool:
+        message, fds, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 8)
+        if not message:
+            return False
+        job = json.loads(message)
+        report = socket.socket(fileno=fds.pop())
+        try:
+            if "entry" in job:
+                module, _, name = job["entry"].partition(":")
+                job["function"] = getattr(importlib.import_module(module), name)
+                gc.freeze()
+            pid = os.fork()
+        except (OSError, ImportError, AttributeError) as problem:
+            with contextlib.suppress(OSError):
+                report.send(json.dumps({"refused": f"{type(problem).__name__}: {problem}"}).encode())
+            report.close()
+        else:
+            if pid == 0:
+                self._child(job, fds)
+            run = _Run(pid, report, time.monotonic() + job["wall_s"])
+            self.runs[pid] = self.by_report[report.fileno()] = run
+            self.poll.register(report.fileno(), select.POLLIN)
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def _child(self, job: dict[str, Any], fds: list[int]) -> None:
+        """Everything after the fork; never returns."""
+        code = 70
+        try:
+            os.setsid()
+            self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != self.pid:
+                os._exit(code)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _arrange_fds(fds)
+            os.chdir(job["folder"])
+            os.environ.clear()
+            sys.argv = ["main.py"]
+            _set_limits(job, self.base_bytes)
+            code = job["function"](3) if "function" in job else program.run(3)
+        finally:
+            os._exit(code)
+
+    def _kill(self, run: _Run, why: str) -> None:
+        if not run.killed:
+            run.killed = why
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+            # The child may not have reached setsid yet; its pid is ours until it is reaped.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(run.pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        """Ends every run whose child has died: group killed first, while the pid cannot be given to anyone else."""
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if info is None:
+                return
+            run = self.runs.pop(info.si_pid, None)
+            if run is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(run.pid, signal.SIGKILL)
+            _, status, usage = os.wait4(info.si_pid, 0)
+            if run is None:
+                continue
+            self._hunt()
+            message = {
+                "exit": os.waitstatus_to_exitcode(status), "killed": run.killed, "cpu_s": usage.ru_utime + usage.ru_stime,
+            }  # fmt: skip
+            with contextlib.suppress(KeyError):
+                self.poll.unregister(run.report.fileno())
+            del self.by_report[run.report.fileno()]
+            with contextlib.suppress(OSError):
+                run.report.send(json.dumps(message).encode())
+            run.report.close()
+
+    def _hunt(self) -> None:
+        """Kills adopted processes: what a run started in another session falls to us when its parent dies."""
+        try:
+            with open(self.children) as file:
+                strays = {int(pid) for pid in file.read().split()} - self.runs.keys()
+        except FileNotFoundError:  # kernel without CONFIG_PROC_CHILDREN: group kill is all there is
+            return
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # reaped by the loop; its own children come to us in turn
+
+
+def _arrange_fds(fds: list[int]) -> None:
+    """The job's descriptors become 3, 4, ...; 0, 1 and 2 stay the null device; everything else is closed."""
+    high = [os.dup2(fd, 200 + i) for i, fd in enumerate(fds)]
+    for i, fd in enumerate(high):
+        os.dup2(fd, 3 + i)
+    os.closerange(3 + len(fds), 65536 if not hasattr(os, "sysconf") else max(256, os.sysconf("SC_OPEN_MAX")))
+
+
+def _set_limits(job: dict[str, Any], base_bytes: int) -> None:
+    def limit(kind: int, soft: int, hard: int | None = None) -> None:
+        ceiling = resource.getrlimit(kind)[1]
+        values = [soft, hard or soft]
+        if ceiling != resource.RLIM_INFINITY:
+            values = [min(value, ceiling) for value in values]
+        resource.setrlimit(kind, (values[0], values[1]))
+
+    memory = base_bytes + (int(job["memory_mb"]) << 20)
+    cpu = math.ceil(job["cpu_s"])
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    limit(resource.RLIMIT_FSIZE, int(job["output_bytes"]) + 1)
+    limit(resource.RLIMIT_CPU, cpu, cpu + 1)
+    limit(resource.RLIMIT_AS, memory, memory + SPARE_BYTES)
+
+
+def main(control_fd: int, folder: str) -> None:
+    """Entry point of the zygote process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for name in PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    Zygote(socket.socket(fileno=control_fd), folder).serve()
+    sys.exit(0)
+
+
