@@ -1,0 +1,266 @@
+"""The folder of one run: its settings, one line a step, evaluations, the gate's table, TensorBoard curves.
+
+config.json          the settings; a folder belongs to one set of settings
+metrics.jsonl        one object a step; everything that depends on the clock stands under `time/`
+evaluations.jsonl    one object an evaluation
+gate.json            what the headroom gate measured
+tensorboard/         the same metrics as curves
+traces/ checkpoints/ report.html are written by others
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+
+from metaagent_x.config import ConfigError
+
+# These say how far a run goes and where it lies, not what a step computes: they may change when it is resumed.
+RESUMABLE_CHANGES = frozenset({"workdir", "steps", "checkpoint.every", "checkpoint.keep"})
+PROBE_BYTES = 1 << 20
+
+
+class RunFolderError(ConfigError):
+    """The folder cannot be used: other settings, no permission, no room, in use, or a damaged file."""
+
+
+class RunFolder:
+    """Writes one run. Lines are appended whole or not at all; nothing already written is changed, except that
+    `truncate_after` drops the steps that a resumed run plays again.
+
+    Attributes:
+      path: the folder. name: its last part, the run's name in traces.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], config: ml_collections.ConfigDict) -> None:
+        """Opens or creates the folder for these settings.
+
+        Raises:
+          RunFolderError: the folder holds a run of other settings (every difference is listed), is in use by another
+            process, or cannot be written (permission, full disk). Found out before any compute is spent.
+        """
+        self.path = Path(path).absolute()
+        self.name = self.path.name
+        self._board: Any = None
+        self._purge = 1
+        settings = json.loads(json.dumps(config.to_dict()))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._lock_folder()
+            self._check_same(settings)
+            self._probe()
+            _replace(self.path / "config.json", json.dumps(settings, indent=2) + "\n")
+        except OSError as error:
+            raise _explained(error, self.path) from error
+
+    def log(self, step: int, roles: Iterable[str], metrics: Mapping[str, float]) -> None:
+        """Appends one step.
+
+        Args:
+          step: 1 for the first. roles: who learned at this step.
+          metrics: name -> number. A number that is not finite is written as null, and named under `nonfinite`.
+        """
+        active = sorted(roles)
+        line: dict[str, Any] = {"step": step, "stage": "+".join(active), "role/active": active}
+        line |= {key: float(metrics[key]) for key in sorted(metrics)}
+        if wrong := [k for k, v in line.items() if isinstance(v, float) and not math.isfinite(v)]:
+            line |= dict.fromkeys(wrong) | {"nonfinite": wrong}
+        self._append("metrics.jsonl", line)
+        self._draw(step, metrics)
+
+    def log_evaluation(self, record: Mapping[str, Any]) -> None:
+        """Appends one evaluation."""
+        self._append("evaluations.jsonl", record)
+
+    def write_gate(self, record: Mapping[str, Any]) -> None:
+        """Writes what the headroom gate measured; a later measurement replaces an earlier one."""
+        try:
+            _replace(self.path / "gate.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise _explained(error, self.path / "gate.json") from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The steps so far, in order."""
+        return read_lines(self.path / "metrics.jsonl")
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations so far, in order."""
+        return read_lines(self.path / "evaluations.jsonl")
+
+    def truncate_after(self, step: int) -> None:
+        """Drops what was written after `step`, the step of the checkpoint that the run goes on from: lines, traces and
+        a last line that an interruption left incomplete. Kept lines stay as they are, byte by byte."""
+        self._purge = step + 1
+        try:
+            for name in ("metrics.jsonl", "evaluations.jsonl"):
+                _truncate_lines(self.path / name, step)
+            for file in (self.path / "traces").glob("step_*.parquet"):
+                if (number := re.fullmatch(r"step_(\d+)", file.stem)) and int(number[1]) > step:
+                    file.unlink()
+        except OSError as error:
+            raise _explained(error, self.path) from error
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        path = self.path / name
+        data = (json.dumps(record, allow_nan=False) + "\n").encode()
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                before = os.lseek(handle, 0, os.SEEK_END)
+                _write_whole(handle, data, before)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise _explained(error, path) from error
+
+    def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
+        # Imported late: jobs that only read a run folder do not need it.
+        from tensorboardX import SummaryWriter
+
+        try:
+            if self._board is None:
+                self._board = SummaryWriter(logdir=str(self.path / "tensorboard"), purge_step=self._purge)
+            for key in sorted(metrics):
+                self._board.add_scalar(key, float(metrics[key]), step)
+            self._board.flush()
+        except OSError as error:
+            raise _explained(error, self.path / "tensorboard") from error
+
+    def _lock_folder(self) -> Any:
+        handle = open(self.path / ".lock", "w")  # noqa: SIM115  held, and so locked, as long as this object lives
+        try:
+            # A lock of the process, not of the handle: a second RunFolder in one process is the same writer.
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.close()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise RunFolderError(
+                f"workdir={self.path}: another process is writing this run; wait for it or choose another --workdir"
+            ) from None
+        return handle
+
+    def _check_same(self, settings: Mapping[str, Any]) -> None:
+        path = self.path / "config.json"
+        if not path.exists():
+            if kept := [n for n in ("metrics.jsonl", "checkpoints", "traces") if (self.path / n).exists()]:
+                raise RunFolderError(
+                    f"workdir={self.path} holds {', '.join(kept)} but no config.json: it is not known which settings "
+                    "they belong to; choose another --workdir"
+                )
+            return
+        try:
+            known = flatten(json.loads(path.read_text()))
+        except ValueError as error:
+            raise RunFolderError(f"{path}: not readable as JSON ({error}); choose another --workdir") from error
+        given = flatten(settings)
+        changed = [
+            f"{k}: {known.get(k, 'absent')!r} there, {given.get(k, 'absent')!r} here"
+            for k in sorted(known.keys() | given.keys())
+            if known.get(k, "absent") != given.get(k, "absent") and k not in RESUMABLE_CHANGES
+        ]
+        if changed:
+            raise RunFolderError(
+                f"workdir={self.path} holds a run of other settings ({'; '.join(changed)}); choose another --workdir, "
+                "or give the same settings to go on"
+            )
+
+    def _probe(self) -> None:
+        """Fails now, not after the first step, if the disk is full."""
+        probe = self.path / ".probe"
+        try:
+            with open(probe, "wb", buffering=0) as file:
+                file.write(b"\0" * PROBE_BYTES)
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The objects of a `.jsonl` file; none if it does not exist. A last line without its end is not counted.
+
+    Raises:
+      RunFolderError: a complete line is not JSON; names file and line.
+    """
+    path = Path(path)
+    out = []
+    for number, line in enumerate(_complete_lines(path), 1):
+        try:
+            out.append(json.loads(line))
+        except ValueError as error:
+            raise RunFolderError(f"{path}, line {number}: not readable as JSON ({error})") from error
+    return out
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return out
+
+
+def _complete_lines(path: Path) -> list[bytes]:
+    if not path.exists():
+        return []
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def _truncate_lines(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept = [
+        line for line, record in zip(_complete_lines(path), read_lines(path), strict=True) if record["step"] <= step
+    ]
+    data = b"".join(line + b"\n" for line in kept)
+    if data != path.read_bytes():
+        _replace(path, data.decode())
+
+
+def _write_whole(handle: int, data: bytes, before: int) -> None:
+    """Writes all of `data` at the end of the file, or leaves the file as long as it was."""
+    done = 0
+    try:
+        while done < len(data):
+            done += os.write(handle, data[done:])
+        os.fsync(handle)
+    except OSError:
+        # The reason to report is the failed write, even if the rest cannot be taken back either.
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, before)
+        raise
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes beside the file, then takes its place: a reader or a full disk never meets half a file."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with open(draft, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _explained(error: OSError, path: Path) -> RunFolderError:
+    way_out = {
+        errno.ENOSPC: "free some space or choose a --workdir on another disk",
+        errno.EDQUOT: "free some of your quota or choose a --workdir on another disk",
+        errno.EACCES: "choose a --workdir that you may write",
+        errno.EROFS: "choose a --workdir on a disk that can be written",
+        errno.ENOTDIR: "part of this path is a file; choose another --workdir",
+        errno.EEXIST: "it is a file, not a folder; choose another --workdir",
+    }.get(error.errno or 0, "choose another --workdir")
+    return RunFolderError(f"workdir: cannot write {path}: {error.strerror or error}; {way_out}")

@@ -1,0 +1,168 @@
+"""The folder of a run: whole lines, one set of settings, seamless resume, full disk."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaagent_x import config
+from metaagent_x.config import ConfigError
+from metaagent_x.run_folder import RunFolder, RunFolderError, flatten, read_lines
+
+
+def settings(**changes):
+    c = config.base()
+    for field, value in changes.items():
+        c[field] = value
+    return c
+
+
+def step_line(folder, step):
+    folder.log(step, {"executor"}, {"accuracy": step / 3, "reward/mean": 0.1 * step, "time/step": step * 1.5})
+
+
+def test_one_object_a_step_with_exact_numbers(tmp_path):
+    folder = RunFolder(tmp_path / "run", settings())
+    values = {"accuracy": 1 / 3, "loss/executor": 1e-17, "grad_norm": 0.1 + 0.2}
+    folder.log(1, {"executor", "designer"}, values)
+    (line,) = folder.metrics()
+    assert (
+        line["step"] == 1 and line["stage"] == "designer+executor" and line["role/active"] == ["designer", "executor"]
+    )
+    assert {k: line[k] for k in values} == values
+    assert folder.name == "run" and list((folder.path / "tensorboard").iterdir())
+
+
+def test_a_number_that_is_not_finite_is_null_and_named(tmp_path):
+    folder = RunFolder(tmp_path, settings())
+    folder.log(1, {"executor"}, {"grad_norm": float("nan"), "loss/executor": float("inf"), "accuracy": 0.5})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    line = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert line["grad_norm"] is None and line["nonfinite"] == ["grad_norm", "loss/executor"] and line["accuracy"] == 0.5
+
+
+def test_a_resumed_run_writes_what_an_uninterrupted_one_does(tmp_path):
+    straight = RunFolder(tmp_path / "a", settings())
+    for step in range(1, 7):
+        step_line(straight, step)
+    stopped = RunFolder(tmp_path / "b", settings())
+    for step in range(1, 6):
+        step_line(stopped, step)
+    stopped.log_evaluation({"step": 0, "name": "cold"})
+    stopped.log_evaluation({"step": 5, "name": "stage"})
+    (stopped.path / "traces").mkdir()
+    for step in (2, 3, 4):
+        (stopped.path / "traces" / f"step_{step:06d}.parquet").write_bytes(b"x")
+    with open(stopped.path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 6, "accu')  # killed in the middle of a line
+    again = RunFolder(tmp_path / "b", settings())
+    again.truncate_after(3)
+    assert [line["step"] for line in again.metrics()] == [1, 2, 3]
+    assert [r["name"] for r in again.evaluations()] == ["cold"]
+    assert sorted(p.name for p in (again.path / "traces").iterdir()) == ["step_000002.parquet", "step_000003.parquet"]
+    for step in range(4, 7):
+        step_line(again, step)
+    assert (again.path / "metrics.jsonl").read_bytes() == (straight.path / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.fault("F102")
+def test_a_folder_of_other_settings_is_refused_with_every_difference(tmp_path):
+    """A second run must not mix its steps into the first's. maxtext#1443, orbax#527."""
+    first = RunFolder(tmp_path, settings(seed=1))
+    step_line(first, 1)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    other = settings(seed=2)
+    other.learner.learning_rate = 0.5
+    with pytest.raises(RunFolderError) as error:
+        RunFolder(tmp_path, other)
+    text = str(error.value)
+    assert "seed: 1 there, 2 here" in text and "learner.learning_rate: 5e-06 there, 0.5 here" in text
+    assert str(tmp_path) in text and "--workdir" in text and isinstance(error.value, ConfigError)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_may_be_prolonged_and_moved(tmp_path):
+    step_line(RunFolder(tmp_path / "a", settings(steps=3, workdir="a")), 1)
+    os.rename(tmp_path / "a", tmp_path / "b")
+    folder = RunFolder(tmp_path / "b", settings(steps=9, workdir="b"))
+    assert len(folder.metrics()) == 1
+    assert json.loads((folder.path / "config.json").read_text())["steps"] == 9
+
+
+def test_remains_of_unknown_settings_are_refused(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl but no config\.json"):
+        RunFolder(tmp_path, settings())
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
+def test_a_full_disk_is_named_and_harms_nothing(tmp_path, name):
+    folder = RunFolder(tmp_path, settings())
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(RunFolderError, match=rf"{name}: No space left on device; free some space"):
+        step_line(folder, 1) if name == "metrics.jsonl" else folder.log_evaluation({"step": 0})
+
+
+def test_a_line_that_fits_only_in_part_is_taken_back(tmp_path):
+    """A file-size limit stands in for the disk: the write stops in the middle of a line."""
+    program = f"""
+import resource, signal
+from metaagent_x import config
+from metaagent_x.run_folder import RunFolder, RunFolderError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder = RunFolder({str(tmp_path)!r}, config.base())
+folder.log_evaluation({{"step": 0, "text": "a" * 100}})
+size = (folder.path / "evaluations.jsonl").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, size + 50))
+try:
+    folder.log_evaluation({{"step": 1, "text": "b" * 100}})
+except RunFolderError as error:
+    print(error)
+print((folder.path / "evaluations.jsonl").stat().st_size == size, len(folder.evaluations()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "evaluations.jsonl: File too large" in done.stdout and done.stdout.endswith("True 1\n")
+
+
+def test_no_room_is_found_out_before_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(RunFolderError, match=f"cannot write {tmp_path}: No space left"):
+        RunFolder(tmp_path, settings())
+    assert not (tmp_path / ".probe").exists() and not (tmp_path / "config.json").exists()
+
+
+def test_a_path_that_cannot_be_a_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "run", "/proc/run"):
+        with pytest.raises(RunFolderError, match="choose another --workdir"):
+            RunFolder(path, settings())
+
+
+def test_two_processes_cannot_write_one_run(tmp_path):
+    folder = RunFolder(tmp_path, settings())
+    program = f"from metaagent_x import config, run_folder; run_folder.RunFolder({str(tmp_path)!r}, config.base())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode and "another process is writing this run" in done.stderr
+    del folder
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    (tmp_path / "m.jsonl").write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
+    with pytest.raises(RunFolderError, match=r"m\.jsonl, line 2"):
+        read_lines(tmp_path / "m.jsonl")
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=4))
+def test_numbers_survive_the_file(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("n") / "m.jsonl"
+    path.write_text(json.dumps(values) + "\n")
+    assert read_lines(path) == [values]
+
+
+def test_flatten_names_nested_fields():
+    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}
