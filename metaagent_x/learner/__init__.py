@@ -1,0 +1,1 @@
+"""From trees to a better policy: credit, packing, objective, update, checkpoints."""

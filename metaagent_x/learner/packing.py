@@ -1,0 +1,135 @@
+"""Trajectories of different lengths -> rows of one fixed length, as few as a simple rule can make them."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from metaagent_x.learner.objective import Aggregate, token_weights
+from metaagent_x.rollout.tree import Trajectory
+
+ROLES = ("", "designer", "executor")  # the int8 code of a role is its index; 0 is padding
+
+
+class Batch(NamedTuple):
+    """R packed rows of T positions. Padding holds 0 everywhere.
+
+    A trajectory of n ids takes n - 1 neighbouring positions of one row: inputs ids[:-1], targets ids[1:], so the last
+    target of one never comes from the next.
+
+    Attributes:
+      tokens: [R, T] int32 input ids.
+      targets: [R, T] int32 the id that follows each input id.
+      positions: [R, T] int32 from 0 within each trajectory.
+      segment_ids: [R, T] int32 from 1 within each row; attention stays within one value.
+      trajectory: [R, T] int32 from 1, unique in the batch: index in the list that was packed, plus 1.
+      mask: [R, T] bool, True where the TARGET was sampled by the policy.
+      old_logp: [R, T] float32 the engine's log-prob of the target, where `mask`.
+      advantages: [R, T] float32 of the trajectory.
+      weights: [R, T] float32 token weights, by role, of this whole batch.
+      roles: [R, T] int8: 1 designer, 2 executor.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    positions: np.ndarray
+    segment_ids: np.ndarray
+    trajectory: np.ndarray
+    mask: np.ndarray
+    old_logp: np.ndarray
+    advantages: np.ndarray
+    weights: np.ndarray
+    roles: np.ndarray
+
+
+def bucket_rows(rows: int, multiple: int = 1) -> int:
+    """The smallest multiple * 2^k that holds `rows`: few shapes, so few compilations."""
+    if multiple < 1:
+        raise ValueError(f"multiple={multiple} must be at least 1")
+    size = multiple
+    while size < rows:
+        size *= 2
+    return size
+
+
+def pack(
+    trajectories: Sequence[Trajectory],
+    row_tokens: int,
+    *,
+    aggregate: Aggregate = "token_mean",
+    denominator: float | None = None,
+    rows_multiple: int = 1,
+    drop_too_long: bool = False,
+) -> Batch:
+    """Packs trajectories by best-fit decreasing; the same list always gives the same rows.
+
+    Masks come from the trajectories' own flags, never from ids, so pad and stop ids may coincide. The first id of a
+    trajectory is nobody's target: it has no context and is not trained. Filler rows are empty: weight 0, mask False.
+
+    Args:
+      trajectories: what to pack; `advantage` and `question` must be set.
+      row_tokens: T, positions in a row.
+      aggregate: how tokens are weighed, see `token_weights`; each role by itself, over this whole batch.
+      denominator: for aggregate="constant".
+      rows_multiple: R is this times a power of two.
+      drop_too_long: leave out trajectories that do not fit (the others keep their ids) instead of raising.
+
+    Raises:
+      ValueError: a trajectory longer than a row, or of fewer than 2 ids; both named.
+    """
+    starts, used = _place(trajectories, row_tokens, drop_too_long)
+    shape = (bucket_rows(used, rows_multiple), row_tokens)
+    ints = {k: np.zeros(shape, np.int32) for k in ("tokens", "targets", "positions", "segment_ids", "trajectory")}
+    mask, roles, question = np.zeros(shape, bool), np.zeros(shape, np.int8), np.zeros(shape, np.int32)
+    old_logp, advantages, weights = (np.zeros(shape, np.float32) for _ in range(3))
+    for index, (row, start, segment) in starts.items():
+        t = trajectories[index]
+        n = len(t.tokens) - 1
+        at = (row, slice(start, start + n))
+        ints["tokens"][at], ints["targets"][at] = t.tokens[:-1], t.tokens[1:]
+        ints["positions"][at] = np.arange(n)
+        ints["segment_ids"][at], ints["trajectory"][at] = segment, index + 1
+        mask[at] = t.mask[1:]
+        old_logp[at] = np.where(t.mask[1:], t.logprobs[1:], 0.0)
+        advantages[at], roles[at], question[at] = t.advantage, ROLES.index(t.role), t.question
+    for code in (1, 2):
+        weights += token_weights(
+            mask & (roles == code), ints["trajectory"], question, aggregate=aggregate, denominator=denominator
+        ).astype(np.float32)
+    return Batch(**ints, mask=mask, old_logp=old_logp, advantages=advantages, weights=weights, roles=roles)
+
+
+def _place(
+    trajectories: Sequence[Trajectory], row_tokens: int, drop_too_long: bool
+) -> tuple[dict[int, tuple[int, int, int]], int]:
+    """Index of a trajectory -> (row, first position, segment id), and the number of rows used."""
+    lengths = {}
+    for index, t in enumerate(trajectories):
+        n = len(t.tokens) - 1
+        place = f"task {t.task_id!r}, {t.role}, design {t.design}, execution {t.execution}, path {t.path!r}"
+        name = f"trajectory {index} ({place})"
+        if n < 1:
+            raise ValueError(f"{name} has {n + 1} ids; it needs at least 2, one of context and one to learn")
+        if n <= row_tokens:
+            lengths[index] = n
+        elif not drop_too_long:
+            raise ValueError(
+                f"{name} needs {n} positions but a row has row_tokens={row_tokens}; raise learner.row_tokens to {n}, "
+                "shorten the limits of rollout, or pass drop_too_long=True"
+            )
+    placed: dict[int, tuple[int, int, int]] = {}
+    room: list[tuple[int, int]] = []  # (free positions, row), sorted: the first that fits is the tightest, oldest first
+    segments: list[int] = []
+    for index in sorted(lengths, key=lambda i: (-lengths[i], i)):
+        n = lengths[index]
+        found = bisect.bisect_left(room, (n, 0))
+        free, row = room.pop(found) if found < len(room) else (row_tokens, len(segments))
+        if row == len(segments):
+            segments.append(0)
+        segments[row] += 1
+        placed[index] = (row, row_tokens - free, segments[row])
+        bisect.insort(room, (free - n, row))
+    return placed, len(segments)
