@@ -1,0 +1,142 @@
+"""Every call of a step on disk: `traces/step_000012.parquet`, one row a Call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from metaagent_x.mas.records import Call, Execution
+from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory
+
+SCHEMA = pa.schema(
+    [
+        ("run", pa.string()), ("step", pa.int64()), ("task_id", pa.string()), ("kind", pa.string()),
+        ("design", pa.int32()), ("execution", pa.int32()), ("path", pa.string()), ("role", pa.string()),
+        ("agent", pa.string()), ("structure", pa.string()), ("prompt_ids", pa.list_(pa.int32())),
+        ("completion_ids", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float32())),
+        ("finish_reason", pa.string()), ("version", pa.int64()), ("text", pa.string()), ("reward", pa.float64()),
+        ("advantage", pa.float64()), ("trained", pa.bool_()),
+        # Beyond the contract: what a person who reads a rollout wants to know.
+        ("status", pa.string()), ("reason", pa.string()), ("answer", pa.string()), ("problem", pa.string()),
+        ("flags", pa.list_(pa.string())), ("seed", pa.int64()), ("role_prompt", pa.string()),
+        ("messages", pa.list_(pa.string())), ("verdict", pa.string()), ("prompt_cut", pa.bool_()),
+    ]
+)  # fmt: skip
+
+
+def path_of(folder: str | Path, step: int) -> Path:
+    """The trace file of a step."""
+    return Path(folder) / f"step_{step:06d}.parquet"
+
+
+def write(
+    folder: str | Path, trees: Sequence[RolloutTree], trained: Sequence[Trajectory], *, run: str, step: int
+) -> Path:
+    """Writes one step; a file that exists is replaced as a whole, never half.
+
+    Columns: `reward` is the outcome that the call's trajectory carries, null for void ones. `advantage` is 0 and
+    `trained` False for calls that no trained trajectory contains. `status` is the execution's, for a Designer row "ok",
+    "invalid" or "void". `verdict` is the grader's reason, "" if ungraded. `execution` is -1 and `structure` "" for
+    Designer rows.
+
+    Args:
+      folder: made if missing. trees: of the step. trained: what the learner trained on, with advantages.
+      run: name of the run. step: number of the step.
+
+    Returns:
+      The path of the file.
+    """
+    path = path_of(folder, step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    places: dict[tuple, list[Trajectory]] = {}
+    for t in trained:
+        places.setdefault((t.question, t.design, t.execution), []).append(t)
+    rows = [row | {"run": run, "step": step} for tree in trees for row in _rows(tree, places)]
+    table = pa.Table.from_pylist([_storable(row) for row in rows], schema=SCHEMA)
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        pq.write_table(table, unfinished, compression="zstd")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def read(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of one trace file.
+
+    Raises:
+      ValueError: the file cannot be read; the message names it.
+    """
+    try:
+        return pq.ParquetFile(path).read().to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"cannot read trace {str(path)!r}: {error}") from error
+
+
+def _rows(tree: RolloutTree, places: dict[tuple, list[Trajectory]]) -> Iterator[dict[str, Any]]:
+    rewards, counted = tree.rewards(), tree.counted()
+    for i, design in enumerate(tree.designs):
+        common = {"task_id": tree.task.id, "kind": tree.task.kind, "design": i, "problem": design.problem}
+        if design.call is not None:
+            mean = float(rewards[i][counted[i]].mean()) if counted[i].any() else None
+            learned = _trained(design.call, [design.call], places.get((tree.question, i, -1), []))
+            yield common | _call_fields(design.call, learned, mean) | _design_fields(design)
+        for j, execution in enumerate(design.executions):
+            reward = None if execution.void else execution.reward
+            here = places.get((tree.question, i, j), [])
+            for call in execution.calls:
+                learned = _trained(call, execution.calls, here)
+                yield common | _call_fields(call, learned, reward) | _execution_fields(execution, j)
+
+
+def _trained(call: Call, calls: list[Call], trajectories: list[Trajectory]) -> Trajectory | None:
+    """The trained trajectory that holds the completion of `call`: begun by it, or by an earlier call of its memory."""
+    ids = (*call.prompt_ids, *call.completion_ids)
+    conversation = {c.path: c.conversation for c in calls}
+    for t in trajectories:
+        same_memory = call.conversation and conversation.get(t.path) == call.conversation
+        if t.path == call.path or (same_memory and t.tokens[: len(ids)] == ids):
+            return t
+    return None
+
+
+def _call_fields(call: Call, learned: Trajectory | None, reward: float | None) -> dict[str, Any]:
+    return {
+        "path": call.path, "agent": call.agent, "prompt_ids": call.prompt_ids, "completion_ids": call.completion_ids,
+        "logprobs": call.logprobs, "finish_reason": call.finish_reason, "version": call.version, "text": call.text,
+        "reward": reward, "advantage": learned.advantage if learned else 0.0, "trained": learned is not None,
+        "seed": call.seed, "role_prompt": call.role_prompt, "messages": call.messages, "prompt_cut": call.prompt_cut,
+    }  # fmt: skip
+
+
+def _design_fields(design: Design) -> dict[str, Any]:
+    status = "void" if design.void else "invalid" if design.problem else "ok"
+    return {
+        "role": "designer", "execution": -1, "structure": "", "status": status, "reason": design.problem,
+        "answer": design.script or "", "flags": (), "verdict": "",
+    }  # fmt: skip
+
+
+def _execution_fields(execution: Execution, index: int) -> dict[str, Any]:
+    return {
+        "role": "executor", "execution": index, "structure": execution.structure,
+        "status": "void" if execution.void else execution.status, "reason": execution.reason,
+        "answer": execution.answer, "flags": sorted(execution.flags),
+        "verdict": execution.verdict.reason if execution.verdict else "",
+    }  # fmt: skip
+
+
+def _storable(row: dict[str, Any]) -> dict[str, Any]:
+    """Texts as UTF-8 can hold them: half of a surrogate pair becomes "?"."""
+    return {
+        k: v.encode("utf-8", "replace").decode() if isinstance(v, str)
+        else [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in v]
+        if isinstance(v, (tuple, list)) else v
+        for k, v in row.items()
+    }  # fmt: skip
