@@ -15,6 +15,7 @@ from metaagent_x.model.sharding import make_mesh
 from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.jax_engine import JaxEngine
+from metaagent_x.rollout.rehearsal import Rehearsal
 from metaagent_x.tasks import datasets, families
 from metaagent_x.tasks.grader import Grader
 from metaagent_x.tasks.mixture import Mixture
@@ -84,11 +85,20 @@ def engine(config: ml_collections.ConfigDict, model: Qwen3Config, params: Any, v
 
 
 def engines(
-    config: ml_collections.ConfigDict, model: Qwen3Config, params: Mapping[str, Any], version: int
+    config: ml_collections.ConfigDict, pools: Pools, model: Qwen3Config, params: Mapping[str, Any], version: int
 ) -> dict[str, Engine]:
     """The engine of every role; one object where one policy plays both. `params`: weights by policy name."""
+    if config.engine.kind == "scripted":
+        return rehearsal(config, pools)
     made = {name: engine(config, model, weights, version) for name, weights in params.items()}
     return {role: made[name] for role, name in owners(config).items()}
+
+
+def rehearsal(config: ml_collections.ConfigDict, pools: Pools) -> dict[str, Engine]:
+    """One scripted engine for both roles that knows the tasks of every step; it never stands in for a trained policy."""
+    tasks = [pair for step in range(config.steps) for pair in pools.train.batch_at(step)]
+    engine = Rehearsal(tasks, chat_for(config.tokenizer))
+    return {"designer": engine, "executor": engine}
 
 
 def grader(config: ml_collections.ConfigDict) -> Grader:

@@ -44,7 +44,7 @@ async def gather(
             pools.train.batch_at(draws), engines, grader, designs=c.designs, executions=c.executions, config=c, step=step
         )
         draws += 1
-        live = sum(any(credit.flat_groups([t], role) == 0 for role in roles) for t in trees)
+        live = sum(any(t.advantage for t in credit.assign([tree], roles)) for tree in trees)
         if c.learner.flat_groups == "keep" or live >= c.batch:
             break
     for question, tree in enumerate(trees):
@@ -94,12 +94,23 @@ async def evaluate(
     return record
 
 
+async def baseline(
+    c: ml_collections.ConfigDict, pools: assemble.Pools, cold: Mapping[str, Engine], grader: Any, folder: RunFolder
+) -> None:
+    """Where the policy stands before RL, at T=1 and greedy."""
+    for temperature in (1.0, 0.0) if pools.test else ():
+        await evaluate(c, pools.test[: c.eval.tasks], cold, grader, folder, "cold", 0, temperature=temperature,
+                       designer="cold", executor="cold")  # fmt: skip
+
+
 async def final(
     c: ml_collections.ConfigDict, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine], grader: Any,
     folder: RunFolder,
 ) -> None:  # fmt: skip
     """The tables at the end: after RL at T=1 and greedy, and the cross table of cold and RL roles."""
     tasks, step = pools.test[: c.eval.tasks], c.steps
+    if not tasks:
+        return
     for temperature in (1.0, 0.0):
         await evaluate(c, tasks, rl, grader, folder, "final", step, temperature=temperature)
     if c.eval.cross:

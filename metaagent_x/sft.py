@@ -81,6 +81,15 @@ async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -
     `sft.max_steps` updates.
     """
     s = config.sft
+    if config.model.path:
+        raise ConfigError(
+            f"model.path={config.model.path!r}: reading Hugging Face weights is not part of this version; leave it empty "
+            "for a random network, cold-started on generated examples"
+        )
+    if not s.max_steps:
+        model = assemble.model_config(config)
+        assemble.check_vocabulary(config, model)
+        return ColdStart(qwen3.init(model, jax.random.key(config.seed), assemble.mesh(config)), model, config.tokenizer)
     folder = Path(s.cache) / fingerprint(config)
     with config.unlocked():
         config.tokenizer = config.tokenizer or str(folder / "tokenizer")

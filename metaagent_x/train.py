@@ -83,15 +83,13 @@ async def train(c: ml_collections.ConfigDict, pools: assemble.Pools, folder: Run
         step, draws = latest, extra["draws"]
         console.print(f"resumed after step {step}")
     folder.truncate_after(step)
-    engines = assemble.engines(c, cold.model, {n: s.params for n, s in states.items()}, version=step)
-    before = assemble.engines(c, cold.model, dict.fromkeys(states, cold.params), version=0)
+    engines = assemble.engines(c, pools, cold.model, {name: s.params for name, s in states.items()}, version=step)
+    before = assemble.engines(c, pools, cold.model, dict.fromkeys(states, cold.params), version=0)
     grader = assemble.grader(c)
     try:
-        if step == 0:
+        if step == 0 and pools.dev:
             await loop.gate(c, pools, before, grader, folder)
-        for temperature in (1.0, 0.0):
-            await loop.evaluate(c, pools.test[: c.eval.tasks], before, grader, folder, "cold", 0,
-                                temperature=temperature, designer="cold", executor="cold")  # fmt: skip
+        await loop.baseline(c, pools, before, grader, folder)
         while step < c.steps:
             clock = time.perf_counter()
             roles = active_roles(step, c.schedule, c.stage_length, c.first)
@@ -109,7 +107,7 @@ async def train(c: ml_collections.ConfigDict, pools: assemble.Pools, folder: Run
             loop.progress(step, c.steps, roles, metrics)
             if step % c.checkpoint.every == 0 or step == c.steps:
                 checkpoints.save(step, states, {"draws": draws})
-            if step < c.steps and active_roles(step, c.schedule, c.stage_length, c.first) != roles:
+            if pools.test and step < c.steps and active_roles(step, c.schedule, c.stage_length, c.first) != roles:
                 await loop.evaluate(c, pools.test[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
             loop.check_designs([line["designs/valid"] for line in folder.metrics()], c.gate.stop_valid)
         await loop.final(c, pools, before, engines, grader, folder)
