@@ -40,7 +40,9 @@ def improve(
     """
     s = learner.settings
     trained = credit.assign(trees, roles, weigh=s.weigh, call_cost=s.call_cost, truncated=s.truncated)
-    metrics = {f"groups/flat/{role}": credit.flat_groups(trees, role) for role in ("designer", "executor")}
+    metrics = {
+        f"groups/flat/{role}": credit.flat_groups(trees, role, call_cost=s.call_cost) for role in ("designer", "executor")
+    }
     out = dict(states)
     for name in sorted({owner[role] for role in roles}):
         rows = [t for t in trained if owner[t.role] == name]
