@@ -53,7 +53,7 @@ class Slots(NamedTuple):
 
 @dataclasses.dataclass
 class EngineStats:
-    """Sums over the engine's life. `decode_seconds` is time spent in decoding, `steps` the number of decode steps."""
+    """Sums over the engine's life. `decode_seconds` is the time of the decode chunks, `steps` their decode steps."""
 
     requests: int = 0
     tokens: int = 0
@@ -61,7 +61,6 @@ class EngineStats:
     prefix_hits: int = 0
     steps: int = 0
     decode_seconds: float = 0.0
-    prefill_seconds: float = 0.0
 
 
 def sample(logits: Array, seed: Array, drawn: Array, temperature: Array, vocab_limit: int) -> tuple[Array, Array]:
@@ -120,7 +119,7 @@ def decode_chunk(
         return step + 1, cache, slots, ids, logprobs
 
     shape = (slots.token.shape[0], chunk)
-    start = (0, cache, slots, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
+    start = (jnp.int32(0), cache, slots, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
     steps, cache, slots, ids, logprobs = jax.lax.while_loop(goes_on, body, start)
     return cache, slots, ids, logprobs, steps
 
@@ -193,10 +192,9 @@ class JaxEngine:
         self._static = {"config": model_config, "chunk": chunk, "stop_ids": self.stop_ids, "vocab_limit": limit}
         self._device = jax.local_devices()[0]
         self._params = self._copy(params)
-        self._cache: decode.Cache | None = None
-        self._slots = Slots(
-            *(np.zeros(slots, np.int32) for _ in range(4)), np.zeros(slots, np.uint32), np.zeros(slots, np.float32)
-        )
+        self._cache: Any = None  # made when the first request comes: an engine that is never asked costs no memory
+        i32 = functools.partial(np.zeros, slots, np.int32)
+        self._slots = Slots(i32(), i32(), i32(), i32(), np.zeros(slots, np.uint32), np.zeros(slots, np.float32))
         self._running: dict[int, _Request] = {}
         # Prompts already run under these weights, at most a quarter of the cache's own size.
         self._prefixes: collections.OrderedDict[tuple[int, ...], decode.Cache] = collections.OrderedDict()
@@ -319,7 +317,6 @@ class JaxEngine:
     def _admit(self) -> None:
         """Fills free slots, unless new weights wait for the running requests to end."""
         free = [i for i in range(len(self._slots.token)) if i not in self._running]
-        began = time.perf_counter()
         for slot in free:
             with self._condition:
                 if self._updates or self._broken:
@@ -331,7 +328,6 @@ class JaxEngine:
                 job = self._waiting.popleft()
                 self._running[slot] = job
             self._start(slot, job)
-        self.stats.prefill_seconds += time.perf_counter() - began
 
     def _start(self, slot: int, job: _Request) -> None:
         if self._cache is None:

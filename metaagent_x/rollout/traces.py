@@ -39,7 +39,7 @@ def write(
 ) -> Path:
     """Writes one step; a file that exists is replaced as a whole, never half.
 
-    Columns: `reward` is the outcome that the call's trajectory carries, null for void ones. `advantage` is 0 and
+    Columns: `reward` is the outcome that the call's trajectory carries, 0 for void ones. `advantage` is 0 and
     `trained` False for calls that no trained trajectory contains. `status` is the execution's, for a Designer row "ok",
     "invalid" or "void". `verdict` is the grader's reason, "" if ungraded. `execution` is -1 and `structure` "" for
     Designer rows.
@@ -84,15 +84,14 @@ def _rows(tree: RolloutTree, places: dict[tuple, list[Trajectory]]) -> Iterator[
     for i, design in enumerate(tree.designs):
         common = {"task_id": tree.task.id, "kind": tree.task.kind, "design": i, "problem": design.problem}
         if design.call is not None:
-            mean = float(rewards[i][counted[i]].mean()) if counted[i].any() else None
+            mean = float(rewards[i][counted[i]].mean()) if counted[i].any() else 0.0
             learned = _trained(design.call, [design.call], places.get((tree.question, i, -1), []))
             yield common | _call_fields(design.call, learned, mean) | _design_fields(design)
         for j, execution in enumerate(design.executions):
-            reward = None if execution.void else execution.reward
             here = places.get((tree.question, i, j), [])
             for call in execution.calls:
                 learned = _trained(call, execution.calls, here)
-                yield common | _call_fields(call, learned, reward) | _execution_fields(execution, j)
+                yield common | _call_fields(call, learned, execution.reward) | _execution_fields(execution, j)
 
 
 def _trained(call: Call, calls: list[Call], trajectories: list[Trajectory]) -> Trajectory | None:
@@ -106,7 +105,7 @@ def _trained(call: Call, calls: list[Call], trajectories: list[Trajectory]) -> T
     return None
 
 
-def _call_fields(call: Call, learned: Trajectory | None, reward: float | None) -> dict[str, Any]:
+def _call_fields(call: Call, learned: Trajectory | None, reward: float) -> dict[str, Any]:
     return {
         "path": call.path, "agent": call.agent, "prompt_ids": call.prompt_ids, "completion_ids": call.completion_ids,
         "logprobs": call.logprobs, "finish_reason": call.finish_reason, "version": call.version, "text": call.text,
