@@ -6,6 +6,7 @@ The host may hold JAX threads and must never fork itself (jax-ml/jax#18989); the
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import errno
@@ -25,7 +26,7 @@ from metaagent_x.sandbox.limits import Limits, SandboxFailure
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 BUSY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ETOOMANYREFS)
 # PYTHONHASHSEED fixes set order in scripts and tools; one malloc arena keeps threads cheap under RLIMIT_AS.
-ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", "MALLOC_ARENA_MAX": "1"}
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", "MALLOC_ARENA_MAX": "1", "PYTHONINTMAXSTRDIGITS": "0"}
 START = "import sys; sys.path.insert(0, {root!r}); from metaagent_x.sandbox.zygote import main; main({fd}, {folder!r})"
 
 
@@ -135,6 +136,14 @@ def remove(folder: str) -> None:
                 with contextlib.suppress(OSError):
                     os.chmod(name, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+async def remove_soon(folder: str) -> None:
+    """`remove` without holding up the event loop when there is something to remove."""
+    try:
+        os.rmdir(folder)
+    except OSError:
+        await asyncio.get_running_loop().run_in_executor(None, remove, folder)
 
 
 atexit.register(close)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -80,8 +81,10 @@ class Zygote:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake, 4096)
                 elif fd in self.by_report:
-                    # A byte or the end of the stream: the host wants this run gone.
-                    self._kill(self.by_report[fd], "host")
+                    # A byte or the end of the stream: the host wants this run gone. Read, or our close would reset it.
+                    run = self.by_report[fd]
+                    run.report.recv(16)
+                    self._kill(run, "host")
                     self.poll.unregister(fd)
             now = time.monotonic()
             for run in self.runs.values():
@@ -193,10 +196,10 @@ class Zygote:
 
 def _arrange_fds(fds: list[int]) -> None:
     """The job's descriptors become 3, 4, ...; 0, 1 and 2 stay the null device; everything else is closed."""
-    high = [os.dup2(fd, 200 + i) for i, fd in enumerate(fds)]
-    for i, fd in enumerate(high):
+    copies = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]  # out of the way of the targets, none overwritten
+    for i, fd in enumerate(copies):
         os.dup2(fd, 3 + i)
-    os.closerange(3 + len(fds), 65536 if not hasattr(os, "sysconf") else max(256, os.sysconf("SC_OPEN_MAX")))
+    os.closerange(3 + len(fds), os.sysconf("SC_OPEN_MAX"))
 
 
 def _set_limits(job: dict[str, Any], base_bytes: int) -> None:

@@ -1,0 +1,238 @@
+"""Every text that a Designer or an agent reads besides the task itself, in two sets: FULL and TINY.
+
+Messages are built by concatenation only: tasks and replies are full of braces, percent signs and backslashes, and reach
+the policy unchanged (SWE-agent/SWE-agent#1019).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metaagent_x.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptSet:
+    """Text slots. A message is the task followed by pieces, each a slot and then a text.
+
+    Attributes:
+      name: "full", "tiny", ...
+      designer_system: system text of the Designer. designer_ask: stands before the task in its user message.
+      roles: kind -> role -> system text of `solver`, `critic`, `judge`, `tester`.
+      style: stands between a role's text and a style.
+      own: kind -> what is appended to the role text of `agent(name, role)`.
+      earlier: before the text that is discussed. review: before a critic's text.
+      critic_ask, self_ask, revise_ask, judge_ask, debate_ask, tester_ask: end the message of that step.
+      candidate: before a candidate's number (judge); candidate_end: after it. Without numbers: `candidate_end` is None.
+      other: before another debater's answer.
+      failed: before failures; failed_plain: instead of them when none is shown. failures_shown: how many are.
+      advice: before a tester's advice.
+    """
+
+    name: str
+    designer_system: str
+    designer_ask: str
+    roles: Mapping[str, Mapping[str, str]]
+    style: str
+    own: Mapping[str, str]
+    earlier: str
+    review: str
+    critic_ask: str
+    self_ask: str
+    revise_ask: str
+    candidate: str
+    candidate_end: str | None
+    judge_ask: str
+    other: str
+    debate_ask: str
+    failed: str
+    failed_plain: str
+    failures_shown: int
+    tester_ask: str
+    advice: str
+
+    def for_script(self) -> dict[str, Any]:
+        """All slots but the Designer's, as plain values for the script process."""
+        return dataclasses.asdict(self) | {"designer_system": "", "designer_ask": ""}
+
+    def designer_user(self, task: Task) -> str:
+        """The Designer's user message."""
+        return self.designer_ask + task.prompt
+
+    def role(self, role: str, kind: str, style: str = "") -> str:
+        """System text of a template role, with its style."""
+        text = self.roles[kind][role]
+        return text + self.style + style if style else text
+
+    def own_role(self, role: str, kind: str) -> str:
+        """System text of an agent whose role the script wrote."""
+        return role + self.own[kind]
+
+    def critic(self, task: str, text: str, *, own: bool = False) -> str:
+        return task + self.earlier + text + (self.self_ask if own else self.critic_ask)
+
+    def revise(self, task: str, text: str, review: str, remembers: bool = False) -> str:
+        """An agent with memory is told only what is new to it."""
+        return ("" if remembers else task + self.earlier + text) + self.review + review + self.revise_ask
+
+    def judge(self, task: str, texts: Sequence[str]) -> str:
+        def head(i: int) -> str:
+            return self.candidate if self.candidate_end is None else self.candidate + str(i + 1) + self.candidate_end
+
+        return task + "".join(head(i) + text for i, text in enumerate(texts)) + self.judge_ask
+
+    def debate(self, task: str, text: str, others: Sequence[str], remembers: bool = False) -> str:
+        start = "" if remembers else task + self.earlier + text
+        return start + "".join(self.other + other for other in others) + self.debate_ask
+
+    def tester(self, task: str, text: str, failures: Sequence[str]) -> str:
+        return task + self.earlier + text + self._failed(failures) + self.tester_ask
+
+    def retry(
+        self, task: str, text: str, failures: Sequence[str], advice: str = "", remembers: bool = False
+    ) -> str:
+        start = "" if remembers else task + self.earlier + text
+        return start + self._failed(failures) + (self.advice + advice if advice else "")
+
+    def _failed(self, failures: Sequence[str]) -> str:
+        shown = list(failures[: self.failures_shown])
+        return self.failed + "\n".join(shown) if shown else self.failed_plain
+
+
+MATH = "Put the final answer in \\boxed{}."
+CODE = (
+    "Write a complete Python 3 program that reads standard input and prints the answer, in one ```python block at the end."
+)
+
+LANGUAGE = """You design a multi-agent system for the task. Write one short Python script in a ```python block.
+All names below are ready to use; import nothing. Agents and structures are both functions from text to text.
+
+task, kind: the task's text; "math" or "code".
+solver(style=""), critic(style=""), judge(style=""), tester(style=""): ready agents. The style says how to work: solver("work backwards").
+agent(name, role, memory=False): an agent of your own; role is its instruction. memory=True: it remembers its earlier turns.
+reflect(agent, critic=None, rounds=2): solve, criticise, revise; stops when the critic says CORRECT.
+ensemble(agents, judge=None): all in parallel, then a vote, or the judge if they differ.
+debate(agents, judge=None, rounds=2): each sees the others' answers and answers again.
+solve_and_test(agent, tester=None, rounds=3): code; runs the public tests and repairs.
+together(agents, messages): list of texts, in parallel; one agent or one message may stand for all.
+vote(texts), agree(texts): the most frequent answer's text; whether all answers are the same.
+answer_of(text), code_of(text): the final answer; the program.
+run_python(code, stdin=""): what it prints. run_tests(code): list of failures, [] if all pass.
+
+Set `answer` to the final text, or to an agent or structure, which is then applied to the task. The answer must come from an agent's reply.
+Every use of an agent costs one call. At most 32 calls; a single solver is best for easy tasks, more agents for hard ones.
+Say in two sentences what the task needs, then write the script.
+
+Examples:
+```python
+answer = reflect(solver(), critic("check every step"))(task)
+```
+```python
+draft = solve_and_test(solver("brute force first"), tester())(task)
+other = solver("find the fastest algorithm")(task)
+answer = judge()(task + "\\n\\nFirst:\\n" + draft + "\\n\\nSecond:\\n" + other) if run_tests(draft) else draft
+```
+```python
+a, b = together([solver(), solver("case analysis")], task)
+answer = a if agree([a, b]) else ensemble([solver(), solver("work backwards")], judge())(task)
+```"""
+
+FULL = PromptSet(
+    name="full",
+    designer_system=LANGUAGE,
+    designer_ask="Design a multi-agent system for this task:\n\n",
+    roles={
+        "math": {
+            "solver": "You are a careful mathematician. Solve the problem step by step. " + MATH,
+            "critic": (
+                "You check solutions of mathematical problems. Look for wrong steps, missing cases and misread conditions; "
+                "verify the result another way. Name the first error and how to repair it. "
+                "End with a line that says CORRECT or WRONG."
+            ),
+            "judge": (
+                "You are given a problem and several solutions. Check where they differ, decide what is right, and state "
+                "the full final answer yourself. " + MATH
+            ),
+            "tester": (
+                "You test solutions of mathematical problems: substitute the result, try small cases and limits. "
+                "Say what fails and what to try next."
+            ),
+        },
+        "code": {
+            "solver": "You are an expert programmer. Think about the algorithm and the edge cases first. " + CODE,
+            "critic": (
+                "You review programs for programming problems. Look for wrong logic, missed edge cases, slow algorithms and "
+                "wrong input or output format. Name the first error and how to repair it. "
+                "End with a line that says CORRECT or WRONG."
+            ),
+            "judge": (
+                "You are given a programming problem and several programs. Decide which one is right and fast enough, repair "
+                "it if needed, and give it in full. " + CODE
+            ),
+            "tester": (
+                "You explain why a program fails its tests. Trace the failing input, name the faulty lines and say what to "
+                "change. Do not write the whole program."
+            ),
+        },
+    },
+    style="\nHow to work: ",
+    own={
+        "math": "\nIf you state a final answer, put it in \\boxed{}.",
+        "code": "\nIf you write the program, give it in full in one ```python block at the end.",
+    },
+    earlier="\n\nEarlier solution:\n",
+    review="\n\nReview of it:\n",
+    critic_ask="\n\nIs this solution correct? End with a line that says CORRECT or WRONG.",
+    self_ask="\n\nCheck this solution of yours for errors. End with a line that says CORRECT or WRONG.",
+    revise_ask="\n\nWrite the corrected solution in full.",
+    candidate="\n\nSolution ",
+    candidate_end=":\n",
+    judge_ask="\n\nGive the right final solution in full.",
+    other="\n\nAnother agent's solution:\n",
+    debate_ask="\n\nCompare the solutions, correct what is wrong in yours, and give your full solution.",
+    failed="\n\nThe program failed its tests:\n",
+    failed_plain="\n\nThe program failed its tests.",
+    failures_shown=3,
+    tester_ask="\n\nWhy does it fail, and what should be changed?",
+    advice="\n\nAdvice of a tester:\n",
+)
+
+# A few tokens each: for the small models of configs/tiny.py, which learn them from examples.
+TINY = PromptSet(
+    name="tiny",
+    designer_system="",
+    designer_ask="",
+    roles={kind: {"solver": "solve", "critic": "review", "judge": "choose", "tester": "test"} for kind in ("math", "code")},
+    style=" ",
+    own={"math": "", "code": ""},
+    earlier="\nearlier: ",
+    review="\nreview: ",
+    critic_ask="",
+    self_ask="",
+    revise_ask="",
+    candidate="\nearlier: ",
+    candidate_end=None,
+    judge_ask="",
+    other="\nearlier: ",
+    debate_ask="",
+    failed="\nfailed: ",
+    failed_plain="\nfailed, try again",
+    failures_shown=0,
+    tester_ask="",
+    advice="\nreview: ",
+)
+
+SETS = {prompts.name: prompts for prompts in (FULL, TINY)}
+
+
+def get(name: str) -> PromptSet:
+    """The set of that name.
+
+    Raises:
+      ValueError: no such set.
+    """
+    if name not in SETS:
+        raise ValueError(f"prompt set {name!r} does not exist; choose one of {', '.join(sorted(SETS))}")
+    return SETS[name]

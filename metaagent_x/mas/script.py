@@ -1,0 +1,127 @@
+"""A Designer's script as text: what was written, and the same text made safe to compile."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import types
+import warnings
+
+FILE = "script"
+OWN_MODULES = ("metaagent_x", "mas", "workflow")
+
+# An ordinary string literal with its prefix, or a comment (which may hold quotes).
+LITERAL = re.compile(
+    r"""(?P<comment>\#[^\n]*)
+      | (?<![A-Za-z0-9_])(?P<prefix>[rRbBuUfF]{0,2})
+        (?:(?P<q3>'''|\"\"\")(?P<body3>(?:\\.|(?!(?P=q3)).)*)(?P=q3)
+         | (?P<q1>'|")(?P<body1>(?:\\.|(?!(?P=q1))[^\n\\])*)(?P=q1))""",
+    re.VERBOSE | re.DOTALL,
+)
+ESCAPE = re.compile(r"\\(\\|\n|['\"]|[A-Za-z]+|.)", re.DOTALL)
+# Commands whose first letter is a common escape too (\n, \r, \t); exactly these words are read as LaTeX.
+LATEX = frozenset(
+    "nabla ne neg neq newline nexists nmid not notin nsubseteq nu "
+    "rangle rbrace rceil re real rfloor rho right rightarrow rightleftharpoons rm root "
+    "tan tanh tau tbinom text textbf textit textrm textstyle tfrac therefore theta tilde times to top triangle".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """The Python text that the Designer wrote.
+
+    Attributes:
+      text: what runs: as written, but with LaTeX in ordinary strings protected.
+      source: as written.
+    """
+
+    text: str
+    source: str
+
+    @classmethod
+    def of(cls, source: str) -> Script:
+        return cls(protect_latex(source), source)
+
+
+def protect_latex(source: str) -> str:
+    r"""Doubles backslashes in ordinary strings where Python would turn LaTeX into something else.
+
+    "\boxed" is a backspace and "oxed" to Python; \frac, \text, \neq, \right, \nu, \vec, \alpha and \xi fail alike, and
+    \{ or \( only warn today. \n, \t and \r keep their meaning unless a known command follows ("\neq", but "\nend").
+    """
+
+    def literal(match: re.Match[str]) -> str:
+        if match["comment"] is not None or set(match["prefix"].lower()) & {"r", "b"}:
+            return match[0]
+        body = match["body3"] if match["q3"] else match["body1"]
+        quote = match["q3"] or match["q1"]
+        return match["prefix"] + quote + ESCAPE.sub(_escape, body) + quote
+
+    return LITERAL.sub(literal, source)
+
+
+def _escape(match: re.Match[str]) -> str:
+    word, after = match[1], match.string[match.end() :]
+    first = word[0]
+    if first in "\\\n'\"" or first.isdigit():
+        return match[0]
+    if first in "nrt":
+        return "\\" + match[0] if word in LATEX else match[0]
+    digits = {"x": 2, "u": 4, "U": 8}.get(first)
+    if digits is not None:
+        return match[0] if re.match(rf"[0-9a-fA-F]{{{digits}}}", word[1:] + after) else "\\" + match[0]
+    if match[0] == "\\N" and after.startswith("{"):
+        return match[0]
+    return "\\" + match[0]
+
+
+def parse(text: str) -> ast.Module:
+    """`ast.parse` without warnings, and with one kind of exception for every text that is no program.
+
+    Raises:
+      SyntaxError: not Python, or too deeply nested to be read.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(text, FILE)
+        except (ValueError, RecursionError, MemoryError) as problem:
+            raise SyntaxError(str(problem) or type(problem).__name__, (FILE, 1, 0, "")) from problem
+
+
+def is_own_import(node: ast.AST) -> bool:
+    """True for imports of our own names, which are there already: `from metaagent_x.mas import solver`."""
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").split(".")[0] in OWN_MODULES
+    return isinstance(node, ast.Import) and all(a.name.split(".")[0] in OWN_MODULES for a in node.names)
+
+
+def compile_script(text: str) -> types.CodeType:
+    """Compiles a script without the imports of our own names.
+
+    Raises:
+      SyntaxError: see `parse`.
+    """
+    tree = parse(text)
+
+    class Drop(ast.NodeTransformer):
+        def visit_Import(self, node: ast.Import) -> ast.stmt:
+            return ast.copy_location(ast.Pass(), node) if is_own_import(node) else node
+
+        def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt] | ast.stmt:
+            if not is_own_import(node):
+                return node
+            renamed = [(a.asname, a.name) for a in node.names if a.asname]
+            return [ast.copy_location(statement, node) for statement in _assignments(renamed)]
+
+    return compile(ast.fix_missing_locations(Drop().visit(tree)), FILE, "exec", dont_inherit=True)
+
+
+def _assignments(pairs: list[tuple[str, str]]) -> list[ast.stmt]:
+    """`new = old` for each pair; `pass` if there is none."""
+    made: list[ast.stmt] = [
+        ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load())) for new, old in pairs
+    ]  # fmt: skip
+    return made or [ast.Pass()]
