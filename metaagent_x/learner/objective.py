@@ -16,6 +16,7 @@ import numpy.typing as npt
 Aggregate = Literal["token_mean", "sequence_mean", "group_mean", "constant"]
 Ratio = Literal["token", "sequence", "sequence_geometric"]
 
+COUNTS = ("tokens", "max_dev", "high", "low", "dual", "approx_kl")  # what `clipped_terms` counts
 LOG_RATIO_LIMIT = 20.0  # e^20 = 5e8: finite in float32 after multiplication by any advantage; no gradient beyond it
 
 

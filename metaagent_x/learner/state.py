@@ -1,0 +1,97 @@
+"""What one policy's learning consists of: master weights, optimizer state, number of updates."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from metaagent_x.model.parameters import Params, Qwen3Config
+from metaagent_x.model.sharding import param_shardings, replicated
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """A pytree; an update donates it, so only the state that the update returns may be used afterwards.
+
+    Attributes:
+      params: float32 master weights.
+      opt_state: of `make_optimizer`; moments in float32, placed like the weights.
+      step: int32 [], updates really made. Skipped updates do not count.
+    """
+
+    params: Params
+    opt_state: Any
+    step: jax.Array
+
+
+def learning_rate(settings: Any, total_updates: int | None = None) -> optax.Schedule:
+    """Rate by number of updates made: linear from 0 over `warmup_steps`, then constant, or a cosine to 0.
+
+    Args:
+      settings: `learning_rate` and `warmup_steps`, both counted in optimizer updates, never in micro-batches.
+      total_updates: the cosine reaches 0 after so many updates; None keeps the rate.
+
+    Raises:
+      ValueError: a warm-up that is as long as the whole training, or longer.
+    """
+    peak, warmup = float(settings["learning_rate"]), int(settings["warmup_steps"])
+    if total_updates is None:
+        after = optax.constant_schedule(peak)
+    elif total_updates > warmup:
+        after = optax.cosine_decay_schedule(peak, total_updates - warmup)
+    else:
+        raise ValueError(f"warmup_steps={warmup} leaves nothing of total_updates={total_updates}; shorten the warm-up")
+    if not warmup:
+        return after
+    return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), after], [warmup])
+
+
+def make_optimizer(settings: Any, total_updates: int | None = None) -> optax.GradientTransformation:
+    """AdamW behind one clip by global norm.
+
+    Args:
+      settings: `learning_rate, warmup_steps, b1, b2, weight_decay, clip_norm` (0: no clipping), as in `config.learner`.
+      total_updates: see `learning_rate`.
+    """
+    clip = float(settings["clip_norm"])
+    return optax.chain(
+        optax.clip_by_global_norm(clip) if clip > 0 else optax.identity(),
+        optax.adamw(
+            learning_rate(settings, total_updates),
+            b1=float(settings["b1"]),
+            b2=float(settings["b2"]),
+            weight_decay=float(settings["weight_decay"]),
+            mask=decayed,
+        ),
+    )
+
+
+def decayed(params: Params) -> Any:
+    """True for every leaf that weight decay pulls to zero: all but the norms' scales, whose neutral value is 1."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: "norm" not in jax.tree_util.keystr(path), params)
+
+
+def init_state(params: Params, optimizer: optax.GradientTransformation, shardings: TrainState | None) -> TrainState:
+    """A fresh state. The weights are copied: updates donate their buffers, and the caller's must survive."""
+    params = jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
+    if shardings is None:
+        return TrainState(params, jax.jit(optimizer.init)(params), jnp.zeros((), jnp.int32))
+    params = jax.device_put(params, shardings.params)
+    opt_state = jax.jit(optimizer.init, out_shardings=shardings.opt_state)(params)
+    return TrainState(params, opt_state, jax.device_put(jnp.zeros((), jnp.int32), shardings.step))
+
+
+def state_shardings(config: Qwen3Config, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+    """Where every leaf of a `TrainState` lives: moments beside their weights, counters everywhere."""
+    params, whole = param_shardings(config, mesh), replicated(mesh)
+    shapes = jax.eval_shape(optimizer.init, jax.tree.map(lambda _: jax.ShapeDtypeStruct((), jnp.float32), params))
+    placed = optax.tree_map_params(
+        optimizer, lambda _, sharding: sharding, shapes, params, transform_non_params=lambda _: whole
+    )
+    return TrainState(params, placed, whole)  # type: ignore[arg-type]

@@ -1,0 +1,294 @@
+"""The learner's two compiled programs: scoring a batch, and one optimizer update from it.
+
+A batch is cut into micro-batches of `micro_rows` rows a device. Gradients of the micro-batches are added in float32
+(the token weights already carry all normalisation), clipped once and applied once. The number of micro-batches is an
+argument of the program, not part of its shape: empty filler rows cost nothing and row counts share few compilations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from metaagent_x.learner.objective import COUNTS, clipped_terms, kl_penalty, summarise
+from metaagent_x.learner.packing import ROLES, Batch
+from metaagent_x.learner.state import TrainState, init_state, learning_rate, make_optimizer, state_shardings
+from metaagent_x.model import qwen3
+from metaagent_x.model.logprobs import token_logprobs
+from metaagent_x.model.parameters import Params, Qwen3Config
+from metaagent_x.model.sharding import RULES
+
+Arrays = dict[str, jax.Array]
+LossFn = Callable[[Params, Arrays], tuple[jax.Array, Arrays]]
+
+MEANS = ("correction/mean", "mismatch/mean", "entropy")  # sums over tokens until all micro-batches are in
+
+
+class Learner:
+    """Scores and updates policies of one shape under one group of settings.
+
+    Attributes:
+      settings: the group that it was made with (`config.learner`, or `config.sft` for supervised updates only).
+      rows_multiple: pass it to `pack`: rows of one micro-batch on all devices together.
+    """
+
+    def __init__(
+        self,
+        model_config: Qwen3Config,
+        settings: Any,
+        mesh: Mesh | None = None,
+        *,
+        temperature: float = 1.0,
+        total_updates: int | None = None,
+    ) -> None:
+        """
+        Args:
+          model_config: the network.
+          settings: a `learner` or `sft` group of the settings.
+          mesh: of `model.sharding.make_mesh`; None is one device.
+          temperature: of the rollouts; log-probs are taken at it, as the sampler's are.
+          total_updates: the learning rate falls to 0 over so many; None keeps it.
+        """
+        self.settings = settings
+        self.rows_multiple = int(settings["micro_rows"]) * (mesh.shape["fsdp"] if mesh else 1)
+        self._model, self._mesh, self._temperature = model_config, mesh, temperature
+        self._rate = learning_rate(settings, total_updates)
+        self._optimizer = make_optimizer(settings, total_updates)
+        self._shardings = state_shardings(model_config, self._optimizer, mesh) if mesh else None
+        outs: dict[str, Any] = {"out_shardings": (self._shardings, None)} if mesh else {}
+        self._score = jax.jit(self._score_program)
+        self._update = jax.jit(self._update_program, donate_argnums=0, **outs)
+        self._supervised = jax.jit(self._supervised_program, donate_argnums=0, **outs)
+        self._shapes: set[tuple[Any, ...]] = set()
+
+    def init(self, params: Params) -> TrainState:
+        """A fresh state from weights of any float dtype, which stay untouched and usable."""
+        return init_state(params, self._optimizer, self._shardings)
+
+    def logprobs(self, params: Params, batch: Batch) -> np.ndarray:
+        """[R, T] float32 log-probs of the targets, 0.0 where `batch.mask` is False. `params` are not donated."""
+        data, used, columns = self._arrange(batch)
+        with self._on_mesh("score", data):
+            scores = np.asarray(jax.device_get(self._score(params, data, used)))
+        out = np.zeros(batch.mask.shape, np.float32)
+        np.put_along_axis(out, columns, scores.reshape(columns.shape), axis=1)
+        return np.where(batch.mask, out, np.float32(0))
+
+    def update(
+        self, state: TrainState, batch: Batch, old_logp: np.ndarray, *, ref_logp: np.ndarray | None = None
+    ) -> tuple[TrainState, dict[str, float]]:
+        """One optimizer update by the clipped objective.
+
+        Without signal (no weighted token, or every advantage 0 and no KL term), or with a loss or gradient that is not
+        finite, the state comes back bitwise as it was, moments and counter included, and `updated` is 0.0.
+
+        Args:
+          state: donated; use the returned one.
+          batch: of `pack`, with `rows_multiple=learner.rows_multiple`. Its `old_logp` is the engine's.
+          old_logp: [R, T] of `logprobs`, with the weights that sampled.
+          ref_logp: [R, T] of `logprobs`, with the reference's weights; exactly if `settings.kl` is above 0.
+
+        Returns:
+          (state, metrics): `loss`, `loss/<role>`, `tokens/<role>`, `grad_norm` (before clipping), `lr`, `updated`,
+          `nonfinite`, `ratio/max_dev`, `clip/high`, `clip/low`, `clip/dual`, `approx_kl`, `correction/mean`,
+          `mismatch/mean` and `mismatch/max` (|learner - engine| in nats), `entropy`, `kl` (if on), and
+          `time/compiled`, the program shapes met so far.
+
+        Raises:
+          ValueError: a reference without a KL term or the reverse, or arrays that do not fit the batch.
+        """
+        if (ref_logp is not None) != (self.settings["kl"] > 0):
+            raise ValueError(
+                f"learner.kl={self.settings['kl']} and ref_logp is {'given' if ref_logp is not None else 'missing'}; "
+                "a reference is needed exactly when kl is above 0"
+            )
+        extra = {"behaviour": old_logp} | ({"reference": ref_logp} if ref_logp is not None else {})
+        data, used, _ = self._arrange(batch, **extra)
+        weighted = (batch.weights != 0) & batch.mask
+        signal = np.any(weighted & ((batch.advantages != 0) | (ref_logp is not None)))
+        with self._on_mesh("update", data):
+            state, metrics = self._update(state, data, used, signal)
+        return state, self._floats(metrics)
+
+    def supervised_update(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, float]]:
+        """One optimizer update by maximum likelihood: loss = -sum(weights * log-prob of the target).
+
+        Skips like `update`. Returns (state, metrics): `loss`, `loss/<role>`, `tokens/<role>`, `grad_norm`, `lr`,
+        `updated`, `nonfinite`, `time/compiled`. `state` is donated.
+        """
+        data, used, _ = self._arrange(batch)
+        with self._on_mesh("supervised", data):
+            state, metrics = self._supervised(state, data, used, np.any((batch.weights != 0) & batch.mask))
+        return state, self._floats(metrics)
+
+    # ---- host side
+
+    def _arrange(self, batch: Batch, **extra: np.ndarray) -> tuple[Arrays, np.int32, np.ndarray]:
+        """Cuts a batch into [micro-batches, rows, ...] on the devices.
+
+        Only masked positions are scored, so per-token arrays keep K columns: each row's masked ones first. K is a
+        quarter, half, three quarters or all of T, to keep shapes few.
+
+        Returns:
+          (arrays, number of micro-batches in use, [R, K] the columns that were kept).
+        """
+        rows, length = batch.mask.shape
+        if rows % self.rows_multiple:
+            raise ValueError(
+                f"batch has {rows} rows, not a multiple of {self.rows_multiple} (micro_rows x mesh.fsdp); pack it with "
+                f"rows_multiple={self.rows_multiple}"
+            )
+        for name, array in extra.items():
+            if array.shape != batch.mask.shape:
+                raise ValueError(f"{name} log-probs have shape {array.shape} but the batch has {batch.mask.shape}")
+        quarter = -(-length // 4)
+        kept = min(length, quarter * max(1, -(-int(batch.mask.sum(1).max()) // quarter)))
+        columns = np.argsort(~batch.mask, axis=1, kind="stable")[:, :kept]
+        # Ids that are unique within a micro-batch: a trajectory lies in one row, where its segment id names it.
+        row = np.arange(rows, dtype=np.int32)[:, None] % self.rows_multiple
+        local = row * (length + 1) + batch.segment_ids
+        tokenwise = {name: getattr(batch, name) for name in ("targets", "mask", "roles", "advantages", "weights")}
+        tokenwise |= {"engine": batch.old_logp, "trajectory": local, **extra}
+        arrays = {name: np.take_along_axis(a, columns, axis=1) for name, a in tokenwise.items()}
+        arrays["columns"] = columns.astype(np.int32)
+        arrays |= {name: getattr(batch, name) for name in ("tokens", "positions", "segment_ids")}
+        cut = {name: a.reshape(-1, self.rows_multiple, *a.shape[1:]) for name, a in arrays.items()}
+        filled = np.flatnonzero(batch.segment_ids.max(1))  # empty rows come last
+        used = -(-int(filled.max(initial=-1) + 1) // self.rows_multiple)
+        if self._mesh:
+            return jax.device_put(cut, self._data_sharding), np.int32(used), columns
+        return jax.device_put(cut), np.int32(used), columns
+
+    @property
+    def _data_sharding(self) -> NamedSharding:
+        assert self._mesh is not None
+        return NamedSharding(self._mesh, PartitionSpec(None, RULES["batch"]))
+
+    def _on_mesh(self, program: str, data: Arrays) -> contextlib.AbstractContextManager[Any]:
+        self._shapes.add((program, data["tokens"].shape, data["targets"].shape))
+        return jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext()
+
+    def _floats(self, metrics: Arrays) -> dict[str, float]:
+        return {k: float(v) for k, v in jax.device_get(metrics).items()} | {"time/compiled": float(len(self._shapes))}
+
+    # ---- compiled
+
+    def _token_scores(self, params: Params, micro: Arrays) -> tuple[jax.Array, jax.Array]:
+        """Log-probs and entropies of the kept columns, both [rows, K]."""
+        hidden = qwen3.forward(params, self._model, micro["tokens"], micro["positions"], micro["segment_ids"])
+        hidden = jnp.take_along_axis(hidden, micro["columns"][..., None], axis=1)
+        return token_logprobs(
+            params, self._model, hidden, micro["targets"], temperature=self._temperature, with_entropy=True
+        )
+
+    def _score_program(self, params: Params, data: Arrays, used: jax.Array) -> jax.Array:
+        def body(i: jax.Array, out: jax.Array) -> jax.Array:
+            return out.at[i].set(self._token_scores(params, _take(data, i))[0])
+
+        return jax.lax.fori_loop(0, used, body, jnp.zeros(data["targets"].shape, jnp.float32))
+
+    def _update_program(
+        self, state: TrainState, data: Arrays, used: jax.Array, signal: jax.Array
+    ) -> tuple[TrainState, Arrays]:
+        state, sums = self._descend(self._rl_loss, state, data, used, signal)
+        counts = {name: sums.pop(name) for name in COUNTS}
+        means = {name: sums[name] / jnp.maximum(counts["tokens"], 1) for name in MEANS}
+        return state, sums | means | summarise(counts)
+
+    def _supervised_program(
+        self, state: TrainState, data: Arrays, used: jax.Array, signal: jax.Array
+    ) -> tuple[TrainState, Arrays]:
+        return self._descend(self._supervised_loss, state, data, used, signal)
+
+    def _descend(
+        self, loss_fn: LossFn, state: TrainState, data: Arrays, used: jax.Array, signal: jax.Array
+    ) -> tuple[TrainState, Arrays]:
+        """Adds up the gradients of all micro-batches, then steps once, or not at all."""
+        grads, sums = self._accumulate(loss_fn, state.params, data, used)
+        norm = optax.global_norm(grads)
+        finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"])
+        ok = finite & jnp.asarray(signal)
+
+        def step(state: TrainState) -> TrainState:
+            updates, opt_state = self._optimizer.update(grads, state.opt_state, state.params)
+            return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1)  # type: ignore[arg-type]
+
+        report = {"grad_norm": norm, "lr": jnp.asarray(self._rate(state.step)), "updated": ok, "nonfinite": ~finite}
+        return jax.lax.cond(ok, step, lambda same: same, state), sums | report
+
+    def _accumulate(self, loss_fn: LossFn, params: Params, data: Arrays, used: jax.Array) -> tuple[Params, Arrays]:
+        grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+        zero_sums = jax.tree.map(
+            lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(loss_fn, params, _take(data, 0))[1]
+        )
+
+        def body(i: jax.Array, carry: tuple[Params, Arrays]) -> tuple[Params, Arrays]:
+            (_, stats), grads = grad_fn(params, _take(data, i))
+            return self._placed(jax.tree.map(jnp.add, carry[0], grads)), _merge(carry[1], stats)
+
+        start = (self._placed(jax.tree.map(jnp.zeros_like, params)), zero_sums)
+        return jax.lax.fori_loop(0, used, body, start)
+
+    def _placed(self, grads: Params) -> Params:
+        """Gradients live where their weights live: reduced and scattered in every micro-batch, never whole."""
+        if self._shardings is None:
+            return grads
+        return jax.lax.with_sharding_constraint(grads, self._shardings.params)
+
+    def _rl_loss(self, params: Params, micro: Arrays) -> tuple[jax.Array, Arrays]:
+        s = self.settings
+        logp, entropy = self._token_scores(params, micro)
+        on = micro["mask"]
+        gap = jnp.where(on, micro["behaviour"] - micro["engine"], 0.0)
+        cap = float(s["correction_cap"])
+        correction = jnp.minimum(jnp.exp(gap), cap) if cap > 0 else jnp.ones_like(gap)
+        weights = jnp.where(on, micro["weights"], 0.0)
+        terms, stats = clipped_terms(
+            logp, micro["behaviour"], micro["advantages"], weights, trajectory=micro["trajectory"],
+            num_trajectories=micro["tokens"].size + on.shape[0], correction=correction, ratio=s["ratio"],
+            clip_low=float(s["clip_low"]), clip_high=float(s["clip_high"]), dual_clip=float(s["dual_clip"]) or None,
+        )  # fmt: skip
+        loss = terms.sum()
+        stats |= _by_role(terms, micro)
+        stats |= {
+            "correction/mean": jnp.where(on, correction, 0.0).sum(),
+            "mismatch/mean": jnp.abs(gap).sum(),
+            "mismatch/max": jnp.abs(gap).max(),
+            "entropy": jax.lax.stop_gradient(jnp.where(on, entropy, 0.0)).sum(),
+        }
+        if "reference" in micro:
+            stats["kl"] = kl_penalty(logp, micro["reference"], weights, "k3")
+            loss += float(s["kl"]) * stats["kl"]
+        return loss, stats | {"loss": loss}
+
+    def _supervised_loss(self, params: Params, micro: Arrays) -> tuple[jax.Array, Arrays]:
+        logp, _ = self._token_scores(params, micro)
+        terms = jnp.where(micro["mask"], -micro["weights"] * logp, 0.0)
+        loss = terms.sum()
+        return loss, {"loss": loss} | _by_role(terms, micro)
+
+
+def _take(data: Arrays, index: jax.Array | int) -> Arrays:
+    return {name: jax.lax.dynamic_index_in_dim(a, index, keepdims=False) for name, a in data.items()}
+
+
+def _merge(a: Arrays, b: Arrays) -> Arrays:
+    """Sums over micro-batches, but for the entries named max: a mean of means would depend on the cut."""
+    return {name: jnp.maximum(a[name], b[name]) if "max" in name else a[name] + b[name] for name in a}
+
+
+def _by_role(terms: jax.Array, micro: Arrays) -> Arrays:
+    out: Arrays = {}
+    for code, role in enumerate(ROLES):
+        if role:
+            mine = (micro["roles"] == code) & micro["mask"]
+            out[f"loss/{role}"] = jnp.where(mine, terms, 0.0).sum()
+            out[f"tokens/{role}"] = mine.sum().astype(jnp.float32)
+    return out
