@@ -87,8 +87,9 @@ class Session:
         try:
             await asyncio.wait([waiting], timeout=grace_s)
             if not waiting.done():
+                # Not a message: one that the zygote had no time to read would cost us its report (ECONNRESET).
                 with contextlib.suppress(OSError):
-                    self._report.send(b"k")
+                    self._report.shutdown(socket.SHUT_WR)
             message = await asyncio.wait_for(waiting, GRACE_S)
         except (TimeoutError, ConnectionError):
             message = b""

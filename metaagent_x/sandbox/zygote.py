@@ -81,10 +81,8 @@ class Zygote:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake, 4096)
                 elif fd in self.by_report:
-                    # A byte or the end of the stream: the host wants this run gone. Read, or our close would reset it.
-                    run = self.by_report[fd]
-                    run.report.recv(16)
-                    self._kill(run, "host")
+                    # The host shut its side: it wants this run gone.
+                    self._kill(self.by_report[fd], "host")
                     self.poll.unregister(fd)
             now = time.monotonic()
             for run in self.runs.values():
