@@ -245,6 +245,8 @@ def _read(folder: str) -> tuple[dict[str, Any], str]:
     path = Path(folder) / "tokenizer.json"
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
+        if missing := {"model", "added_tokens"} - set(spec):
+            raise ValueError(f"tokenizer.json has no {' and no '.join(sorted(missing))}")
         config, jinja = path.with_name("tokenizer_config.json"), path.with_name("chat_template.jinja")
         template = json.loads(config.read_text(encoding="utf-8")).get("chat_template", "") if config.exists() else ""
         template = jinja.read_text(encoding="utf-8") if jinja.exists() else template
