@@ -1,0 +1,174 @@
+"""The report's figures, as SVG text that takes its colours from the page, and so follows its light or dark theme."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib import ticker
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from metaagent_x.analysis.html import Markup, escape
+from metaagent_x.analysis.statistics import rolling_mean, stages
+
+WINDOW = 5  # steps in a rolling mean
+
+# Stand-ins that matplotlib draws with; the page's variable of the same name replaces them.
+INK, MUTED, GRID, PAPER = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
+ROLE = {"executor": "#0a0b05", "designer": "#0a0b06"}
+SERIES = tuple(f"#0a0b1{i}" for i in range(8))
+_VARIABLES = {
+    INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper", ROLE["executor"]: "--executor",
+    ROLE["designer"]: "--designer", **{color: f"--series-{i}" for i, color in enumerate(SERIES)},
+}  # fmt: skip
+_STYLE: Any = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.family": "sans-serif", "font.size": 10, "text.color": INK,
+    "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.linewidth": 0.8, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True, "axes.grid.axis": "y",
+    "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.major.size": 3, "ytick.major.size": 0,
+}  # fmt: skip
+
+
+def learning_curve(
+    steps: Sequence[int],
+    active: Sequence[Sequence[str]],
+    accuracy: Sequence[float],
+    points: Mapping[str, Sequence[tuple[int, float]]],
+) -> Markup:
+    """Accuracy over steps, the stages shaded by the role that learns.
+
+    Args:
+      steps, active, accuracy: one entry a step: its number, who learned, share of right executions.
+      points: label -> (step, accuracy) of evaluations on held-out tasks; the first series is drawn as a line.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(10.2, 3.9, right=0.90)
+        _shade(axes, steps, active)
+        if steps:
+            axes.plot(steps, accuracy, ".", color=MUTED, alpha=0.45, markersize=4, clip_on=False)
+            axes.plot(steps, rolling_mean(accuracy, WINDOW), color=MUTED, linewidth=1.6)
+        for i, (label, series) in enumerate(points.items()):
+            _held_out(axes, label, series, filled=i == 0)
+        values = [v for v in [*accuracy, *(v for s in points.values() for _, v in s)] if not np.isnan(v)]
+        low, high = (min(values), max(values)) if values else (0.0, 1.0)
+        axes.set_ylim(max(0, np.floor(low * 10 - 0.2) / 10), min(1.02, np.ceil(high * 10 + 0.2) / 10))
+        last = max([*steps, *(s for series in points.values() for s, _ in series), 1])
+        axes.set_xlim(-0.012 * last, last * 1.012)
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+        return _svg(figure, "learning", "Accuracy over training steps")
+
+
+def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]) -> Markup:
+    """Stacked shares of the structures that ran, smoothed over a few steps, labelled at the right edge."""
+    names = sorted(shares, key=lambda n: -float(np.nansum(shares[n])))
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(10.2, 3.3, right=0.80)
+        layers = np.array([rolling_mean(np.nan_to_num(np.asarray(shares[n], float)), WINDOW) for n in names])
+        if len(steps) == 1:  # an area needs two edges
+            steps, layers = (steps[0] - 1, steps[0]), np.repeat(layers, 2, axis=1)
+        colors = [MUTED if n == "invalid" else SERIES[i % len(SERIES)] for i, n in enumerate(names)]
+        axes.stackplot(steps, layers, colors=colors, edgecolor=PAPER, linewidth=0.8)
+        _edge_labels(axes, names, layers[:, -1], colors)
+        axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]), xlabel="step")
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+        axes.grid(False)
+        return _svg(figure, "structures", "Share of each structure over training steps")
+
+
+def small_curve(
+    steps: Sequence[int], series: Mapping[str, Sequence[float]], name: str, *, percent: bool = False
+) -> Markup:
+    """One small chart; several series are told apart by colour and a label at their end."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(3.3, 1.9, left=0.15, right=0.97, bottom=0.2)
+        for label, values in series.items():
+            color = ROLE.get(label, INK)
+            axes.plot(steps, rolling_mean(values, WINDOW), color=color, linewidth=1.6)
+            axes.plot(steps, values, ".", color=color, alpha=0.3, markersize=3)
+        top = max((float(np.nanmax(v)) for v in series.values() if not np.all(np.isnan(v))), default=1.0)
+        axes.set_ylim(0, 1.03 if percent else (top * 1.1 or 1.0))
+        axes.yaxis.set_major_locator(ticker.MultipleLocator(0.25) if percent else ticker.MaxNLocator(4))
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
+        form = ticker.PercentFormatter(1, decimals=0) if percent else ticker.EngFormatter(sep="")
+        axes.yaxis.set_major_formatter(form)
+        return _svg(figure, name, name)
+
+
+def _axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.13, top=0.93) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height))
+    figure.patch.set_alpha(0)
+    axes = figure.add_axes((left, bottom, right - left, top - bottom))
+    axes.patch.set_alpha(0)
+    return figure, axes
+
+
+def _shade(axes: Axes, steps: Sequence[int], active: Sequence[Sequence[str]]) -> None:
+    """Bands by role; each is named at its top if there is room."""
+    for first, last, roles in stages(active):
+        begin, end = steps[first] - 1, steps[last]
+        color = ROLE.get("".join(roles), MUTED)
+        axes.axvspan(begin, end, color=color, alpha=0.10, linewidth=0)
+        if (end - begin) / max(1, steps[-1]) > 0.08:
+            axes.text(
+                (begin + end) / 2, 1.015, " and ".join(roles).capitalize(), color=color, ha="center", va="bottom",
+                fontsize=9, transform=axes.get_xaxis_transform(),
+            )  # fmt: skip
+
+
+def _held_out(axes: Axes, label: str, series: Sequence[tuple[int, float]], *, filled: bool) -> None:
+    """Evaluation points; the value of the first stands below it, label and value of the last to its right."""
+    if not series:
+        return
+    points = sorted(series)
+    weight = "bold" if filled else "normal"
+    axes.plot(
+        [p[0] for p in points], [p[1] for p in points], marker="o", color=INK, clip_on=False, zorder=5,
+        markerfacecolor=INK if filled else PAPER, markersize=7 if filled else 6,
+        linewidth=2.2 if filled else 1, linestyle="-" if filled else (0, (1, 3)),
+    )  # fmt: skip
+    # The filled series is labelled below its points, the other above: they often lie close together.
+    place: Any = {"textcoords": "offset points", "zorder": 6, "fontweight": weight, "annotation_clip": False}
+    if len(points) > 1:
+        axes.annotate(f"{points[0][1]:.0%}", points[0], (6, -12 if filled else 11), va="center", **place)
+    axes.annotate(f"{points[-1][1]:.0%}  {label}", points[-1], (10, -4 if filled else 4), va="center", **place)
+
+
+def _edge_labels(axes: Axes, names: Sequence[str], heights: np.ndarray, colors: Sequence[str]) -> None:
+    """Names at the right edge, at the height of their area, moved apart where they would touch."""
+    middles = np.cumsum(heights) - heights / 2
+    gap, at = 0.075, -1.0
+    for i in np.argsort(middles, kind="stable"):
+        at = max(middles[i], at + gap)
+        axes.annotate(
+            f"{names[i]}  {heights[i]:.0%}", (1, middles[i]), (1.02, at), xycoords="axes fraction", va="center",
+            fontsize=9.5, color=INK, annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colors[i], "linewidth": 2.5, "shrinkA": 1, "shrinkB": 0},
+        )  # fmt: skip
+
+
+def _svg(figure: Figure, name: str, title: str) -> Markup:
+    """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too."""
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    for stand_in, variable in _VARIABLES.items():
+        text = text.replace(stand_in, f"var({variable})")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' id="[a-z0-9.]+_\d+"', "", text)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # it would style the whole page
+    text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
+    text = re.sub(r"font: ((?:[a-z0-9]+ )*)([\d.]+)px [^;\"]*", r"font: \1\2px var(--font)", text)
+    text = re.sub(
+        r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", rf'<svg role="img" viewBox="\1" aria-label="{escape(title)}">', text
+    )
+    return Markup(text)

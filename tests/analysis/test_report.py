@@ -1,0 +1,164 @@
+"""The report: built from files alone, complete, offline, and safe to open whatever a model wrote."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+import run_files
+
+from metaagent_x import config
+from metaagent_x.analysis import html, tree_view
+from metaagent_x.analysis.report import write_report
+from metaagent_x.run_folder import RunFolder, RunFolderError
+
+
+class Page(HTMLParser):
+    """Element names, attributes and visible text; fails on elements that are closed in the wrong order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.attributes, self.text, self.ids = [], [], [], [], []
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, name, attributes):
+        self.elements.append(name)
+        self.attributes += [(name, *pair) for pair in attributes]
+        self.ids += [v for k, v in attributes if k == "id"]
+        if name not in ("meta", "br"):
+            self.open.append(name)
+
+    def handle_startendtag(self, name, attributes):
+        self.elements.append(name)
+        self.attributes += [(name, *pair) for pair in attributes]
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = run_files.write_run(tmp_path_factory.mktemp("runs") / "tiny")
+    path = write_report(folder.path)
+    return folder, path, Page(path.read_text())
+
+
+def test_every_section_is_there(finished):
+    folder, path, page = finished
+    text = "".join(page.text)
+    assert path == folder.path / "report.html"
+    for heading in ("Accuracy", "Structures that the Designer chose", "Who learned?", "Headroom at the start",
+                    "Course of the run", "One rollout tree", "Settings"):  # fmt: skip
+        assert heading in text
+    assert page.elements.count("svg") == 5
+
+
+def test_headline_numbers_come_from_the_evaluations(finished):
+    folder, _, page = finished
+    text = "".join(page.text)
+    cold, final = (
+        next(e for e in folder.evaluations() if e["name"] == n and e["temperature"] == 1) for n in ("cold", "final")
+    )
+    assert f"{cold['accuracy']:.1%} → {final['accuracy']:.1%}" in text
+    assert f"{100 * (final['accuracy'] - cold['accuracy']):+.1f} points" in text
+    swap = next(e for e in folder.evaluations() if e["designer"] == "rl" and e["executor"] == "cold")
+    assert f"{swap['accuracy']:.1%}" in text
+
+
+def test_the_tree_shows_scripts_rewards_turns_and_advantages(finished):
+    text = "".join(finished[2].text)
+    assert 'answer = ensemble([solver("step by step")] * 3)(task)' in text
+    assert "unknown name SOLVE, line 1" in text and "advantage +0.85" in text and "reward 0.25" in text
+    assert (
+        "Execution 4" in text and "3 calls" in text and "mean log-prob -0.250, stop, weights 64, not trained on" in text
+    )
+
+
+def test_nothing_is_loaded_from_anywhere(finished):
+    _, path, page = finished
+    text = path.read_text()
+    assert not {"script", "link", "img", "iframe", "object", "form"} & set(page.elements)
+    # Names of XML namespaces are not addresses.
+    links = [v for _, k, v in page.attributes if k in ("src", "href", "xlink:href", "action")]
+    assert all(v.startswith("#") for v in links) and "url(http" not in text and "@import" not in text
+    assert "default-src 'none'" in text
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_figures_follow_the_theme(finished):
+    text = finished[1].read_text()
+    figures = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    assert "var(--executor)" in figures and "var(--ink)" in figures and "prefers-color-scheme: dark" in text
+    assert not re.findall(r"#[0-9a-f]{6}\b", re.sub(r"#[a-z][0-9a-f]{9,}", "", figures))
+
+
+def test_hostile_text_stays_text(tmp_path, finished):
+    folder = run_files.write_run(tmp_path / "run", steps=4, text=run_files.HOSTILE)
+    gate = json.loads((folder.path / "gate.json").read_text())
+    folder.write_gate(
+        gate | {"message": run_files.HOSTILE, "passed": False, "table": {run_files.HOSTILE: gate["accuracy"]}}
+    )
+    page = Page(write_report(folder.path).read_text())
+    assert set(page.elements) <= set(finished[2].elements)
+    assert not [a for a in page.attributes if a[1].startswith("on")]
+    assert "</pre><script>alert('run')</script>" in "".join(page.text) and "\u202e" not in "".join(page.text)
+
+
+def test_a_run_without_steps_has_a_report_too(tmp_path):
+    folder = RunFolder(tmp_path / "new", config.base())
+    text = "".join(Page(write_report(folder.path).read_text()).text)
+    assert "0 of 400 steps so far" in text
+    gate = {"accuracy": {"math": 0.9, "code": 0.1}, "valid": 0.5, "table": {"solver": {"math": 1, "code": 0}}}
+    folder.write_gate(gate | {"passed": False, "message": "math accuracy 0.90 is above 0.70"})
+    text = "".join(Page(write_report(folder.path).read_text()).text)
+    assert "Headroom gate not passed: math accuracy 0.90 is above 0.70" in text
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_short_runs_have_figures(tmp_path, steps):
+    folder = run_files.write_run(tmp_path / "run", steps=steps, stage=1)
+    assert Page(write_report(folder.path).read_text()).elements.count("svg") == 5
+
+
+def test_the_report_is_a_function_of_the_files(finished):
+    _, path, _ = finished
+    before = path.read_bytes()
+    assert write_report(path.parent).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("metrics.jsonl", '{"step": 1}\n{"st\n'), ("gate.json", "{"), ("config.json", "[]")]
+)
+def test_a_damaged_file_is_named(tmp_path, name, text):
+    RunFolder(tmp_path, config.base())
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunFolderError, match=re.escape(name)):
+        write_report(tmp_path)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match=r"no config\.json"):
+        write_report(tmp_path)
+
+
+def test_the_tree_shown_is_the_one_whose_designs_differ_most():
+    rows = [
+        {"task_id": t, "role": role, "reward": r}
+        for t, role, r in [
+            ("a", "designer", 0.5), ("a", "designer", 0.5), ("a", "executor", 0.0), ("a", "executor", 1.0),
+            ("b", "designer", 0.25), ("b", "designer", 0.75), ("c", "designer", 0.0), ("c", "designer", 0.5),
+            ("c", "executor", 0.0), ("c", "executor", 1.0),
+        ]
+    ]  # fmt: skip
+    assert {r["task_id"] for r in tree_view.telling_tree(rows)} == {"c"}
+    assert tree_view.telling_tree([]) == []
+
+
+def test_markup_escapes_everything_but_itself():
+    assert html.tag("p", "a<b", html.tag("i", '"'), class_="x") == '<p class="x">a&lt;b<i>&quot;</i></p>'
+    assert html.escape("a\x00b\u200bc\nd") == "a\\u0000b\\u200bc\nd"
+    assert html.tag("td", 3, None, open=True, hidden=False) == "<td open>3</td>"
