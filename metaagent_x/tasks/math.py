@@ -108,7 +108,10 @@ _SLASH = re.compile(rf"({_SIMPLE})/({_SIMPLE})")
 _FRAC = re.compile(rf"([+-]?)\\frac(?:\{{({_SIMPLE})\}}|(\d))(?:\{{({_SIMPLE})\}}|(\d))")
 _BASE = re.compile(r"([0-9A-Fa-f]+)_\{?(\d+)\}?")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*")
-_FUNCTIONS = frozenset("sin cos tan cot sec csc log exp sqrt arcsin arccos arctan gcd lcm max min mod".split())
+_FUNCTIONS = {
+    "sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "arcsin", "arccos", "arctan", "gcd", "lcm", "max",
+    "min", "mod",
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=8192)

@@ -1,4 +1,4 @@
-"""What is asked (`Task`, safe to show to anyone), what counts as right (`Rubric`, secret) and what was said (`Verdict`)."""
+"""What is asked (`Task`, safe to show to anyone), what is right (`Rubric`, secret), what was said (`Verdict`)."""
 
 from __future__ import annotations
 

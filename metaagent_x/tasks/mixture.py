@@ -1,0 +1,112 @@
+"""Which tasks each step trains on: a pure function of (seed, step), so that resuming needs only the step."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+from metaagent_x.tasks.datasets import DatasetError, Pairs
+
+
+class Mixture:
+    """Draws batches with exact shares from several sources.
+
+    Each source is a stream of its own: shuffled, each task once an epoch, shuffled anew every epoch (Grain's random
+    access: position -> task). A batch never holds a task twice, also where one epoch ends and the next begins inside
+    it: tasks of a new epoch that the batch already holds come a little later in that epoch.
+    """
+
+    def __init__(self, sources: Mapping[str, Pairs], shares: Mapping[str, float], batch: int, seed: int) -> None:
+        """
+        Args:
+          sources: name -> its pairs of task and rubric.
+          shares: name -> share of every batch; together 1.
+          batch: tasks a step.
+          seed: fixes all orders.
+
+        Raises:
+          DatasetError: names that do not match, an empty source, shares that do not sum to 1 or do not give whole
+            numbers of tasks (says which batch sizes do), a source with fewer tasks than one batch takes from it, a
+            task id that occurs twice.
+        """
+        if set(sources) != set(shares) or not sources:
+            raise DatasetError(f"sources {sorted(sources)} and shares {sorted(shares)} must name the same sets")
+        counts = _counts(shares, batch)
+        self._streams = [_Stream(name, sources[name], counts[name], seed) for name in sources]
+        ids = [task.id for pairs in sources.values() for task, _ in pairs]
+        if len(set(ids)) < len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise DatasetError(f"task id {twice!r} occurs twice in the sources {sorted(sources)}")
+
+    def batch_at(self, step: int) -> Pairs:
+        """The batch of a step (from 0), grouped by source in the order of `sources`."""
+        if step < 0:
+            raise ValueError(f"step={step} must be at least 0")
+        return [pair for stream in self._streams for pair in stream.take(step)]
+
+
+def _counts(shares: Mapping[str, float], batch: int) -> dict[str, int]:
+    exact = {name: Fraction(share).limit_denominator(10_000) for name, share in shares.items()}
+    if sum(exact.values()) != 1 or min(exact.values()) <= 0:
+        raise DatasetError(f"shares {dict(shares)} must be above 0 and sum to 1; they sum to {sum(shares.values()):g}")
+    if batch < 1 or any((share * batch).denominator != 1 for share in exact.values()):
+        whole = lcm(*(share.denominator for share in exact.values()))
+        raise DatasetError(
+            f"batch={batch} with shares {dict(shares)} does not give whole numbers of tasks; "
+            f"multiples of {whole} do: {whole}, {2 * whole}, {3 * whole}, ..."
+        )
+    return {name: int(share * batch) for name, share in exact.items()}
+
+
+class _Stream:
+    """One source, `count` tasks a step."""
+
+    def __init__(self, name: str, pairs: Pairs, count: int, seed: int) -> None:
+        import grain  # here: reading this module must stay cheap
+
+        if not pairs:
+            raise DatasetError(f"source {name!r} holds no tasks")
+        if len(pairs) < count:
+            raise DatasetError(f"source {name!r} holds {len(pairs)} tasks; every batch needs {count} different ones")
+        self.pairs, self.count = pairs, count
+        # Sources of equal size must not be shuffled alike.
+        own_seed = (seed * 1_000_003 + zlib.crc32(name.encode())) % 2**32
+        self._shuffled: Any = grain.MapDataset.source(range(len(pairs))).seed(own_seed).shuffle().repeat()
+        self._small_epochs: list[list[int]] = []
+
+    def take(self, step: int) -> Pairs:
+        return [self.pairs[self._index(step * self.count + i)] for i in range(self.count)]
+
+    def _index(self, position: int) -> int:
+        """The task at a position of the endless stream."""
+        size, count = len(self.pairs), self.count
+        epoch, place = divmod(position, size)
+        if size < 3 * count:
+            return self._small_epoch(epoch)[place]
+        if place >= 2 * count:  # only the first places of an epoch are ever touched
+            return int(self._shuffled[position])
+        start = epoch * size
+        head = [int(self._shuffled[start + i]) for i in range(2 * count)]
+        held = start % count  # tasks of the last epoch in the batch that goes on into this one
+        tail = {int(self._shuffled[start - 1 - i]) for i in range(held)}
+        return _without_repeats(head, tail, count - held)[place]
+
+    def _small_epoch(self, epoch: int) -> list[int]:
+        """The order of an epoch of a source so small that the end of one epoch depends on how it began."""
+        size, count = len(self.pairs), self.count
+        while len(self._small_epochs) <= epoch:
+            start = len(self._small_epochs) * size
+            order = [int(self._shuffled[start + i]) for i in range(size)]
+            held = start % count
+            tail = set(self._small_epochs[-1][size - held :]) if held else set()
+            self._small_epochs.append(_without_repeats(order, tail, count - held))
+        return self._small_epochs[epoch]
+
+
+def _without_repeats(order: list[int], held: set[int], free: int) -> list[int]:
+    """Moves `held` tasks behind the first `free` places; the order is kept otherwise."""
+    first = [i for i in order if i not in held][:free]
+    return first + [i for i in order if i not in first]
