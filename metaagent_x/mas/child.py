@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import resource
@@ -10,9 +11,12 @@ import threading
 import traceback
 from typing import Any
 
-from metaagent_x.mas.language import THREAD_STACK, Language, Line, Stop
+from metaagent_x.mas.language import Language
+from metaagent_x.mas.line import Line, Stop
 from metaagent_x.mas.prompts import PromptSet
 from metaagent_x.mas.script import FILE, compile_script
+
+THREAD_STACK = 1 << 19  # many branches must fit into the memory limit
 
 
 def main(fd: int) -> int:
@@ -31,10 +35,8 @@ def main(fd: int) -> int:
 def _run(text: str, scope: dict[str, Any]) -> dict[str, Any]:
     """The last message: `answer` (None if unset), or `error` and whether it was for want of memory."""
     try:
-        try:
+        with contextlib.suppress(SystemExit):  # a script may end early; what it set as answer stands
             exec(compile_script(text), scope)
-        except SystemExit:
-            pass  # a script may end early; what it set as answer stands
         answer = scope.get("answer")
         if callable(answer):
             answer = answer(scope["task"])

@@ -62,7 +62,7 @@ def _edges(execution: Execution, by_path: dict[str, Call]) -> dict[str, dict[str
 
 
 def _shares(source: Call, shown: str) -> bool:
-    """At least 24 characters of the completion stand in the prompt, and did not stand in the completion's own prompt."""
+    """At least 24 characters of the completion stand in the prompt, and did not stand in its own prompt."""
     text, own = source.text, "\n".join(source.messages)
     step = OVERLAP_CHARS // 2  # any shared run of 24 + 12 characters is found, whole lines at their start
     starts = set(range(0, max(len(text) - OVERLAP_CHARS, 0) + 1, step))

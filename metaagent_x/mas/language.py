@@ -10,101 +10,22 @@ script, its branch 2, call number 1 there). It depends on the script alone, neve
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import queue
-import socket
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from metaagent_x.mas.line import Branch, Line, Reply, Sources, Stop, path_of
 from metaagent_x.mas.prompts import PromptSet
+from metaagent_x.mas.structures import Agent, Debate, Ensemble, Reflect, SolveAndTest
 from metaagent_x.tasks.code import extract_code
 from metaagent_x.tasks.math import extract_answer
 
+NAMES = (
+    "task", "kind", "solver", "critic", "judge", "tester", "agent", "reflect", "ensemble", "debate", "solve_and_test",
+    "together", "vote", "agree", "answer_of", "code_of", "run_python", "run_tests", "answer",
+)  # fmt: skip
 ROLES = ("solver", "critic", "judge", "tester")
 SHORT_BYTES = 1024  # such a text has at most 1,024 tokens under any byte-level vocabulary: no need to ask for a brief
-THREAD_STACK = 1 << 19
-Sources = tuple[tuple[str, str], ...]  # (path of the completion that is passed on, "pass" | "judge" | "tests")
-
-
-class Stop(BaseException):
-    """A budget is used up. Not an Exception, so that a script's own `except` does not swallow it by accident."""
-
-
-class Reply(str):
-    """A completion's text that remembers the path of its call."""
-
-    path = ""
-
-    def __new__(cls, text: str, path: str) -> Reply:
-        self = super().__new__(cls, text)
-        self.path = path
-        return self
-
-
-def path_of(text: str) -> str:
-    return text.path if isinstance(text, Reply) else ""
-
-
-class Line:
-    """Requests to the host and their replies, matched by id; any thread may ask."""
-
-    def __init__(self, connection: socket.socket):
-        self.file = connection.makefile("rb")
-        self.connection, self.lock = connection, threading.Lock()
-        self.waiting: dict[int, queue.SimpleQueue] = {}
-        self.ids = itertools.count()
-
-    def tell(self, **message: Any) -> None:
-        data = json.dumps(message).encode() + b"\n"
-        with self.lock:
-            self.connection.sendall(data)
-
-    def ask(self, sent: Callable[[], None], **message: Any) -> dict[str, Any]:
-        """Sends a request, calls `sent`, waits for the reply.
-
-        Raises:
-          Stop: a budget is used up.
-          RuntimeError: the host refused the request; the message says why.
-        """
-        number, box = next(self.ids), queue.SimpleQueue()
-        self.waiting[number] = box
-        self.tell(id=number, **message)
-        sent()
-        reply = box.get()
-        if "stop" in reply:
-            raise Stop(reply["stop"])
-        if "error" in reply:
-            raise RuntimeError(reply["error"])
-        return reply
-
-    def read(self) -> None:
-        """Delivers replies until the host hangs up, which ends the process."""
-        for line in self.file:
-            reply = json.loads(line)
-            self.waiting.pop(reply["id"]).put(reply)
-        os._exit(1)
-
-
-class Branch:
-    """A sequence of steps with its own numbering. `sources` say what the next message passes on."""
-
-    def __init__(self, prefix: tuple[int, ...] = (), parent: Branch | None = None, sources: Sources = ()):
-        self.prefix, self.parent, self.sources = prefix, parent, sources
-        self.started, self.number = threading.Event(), 0
-
-    def take(self) -> tuple[int, ...]:
-        self.number += 1
-        return (*self.prefix, self.number - 1)
-
-    def mark(self) -> None:
-        """The first request of this branch is on its way."""
-        branch: Branch | None = self
-        while branch is not None:
-            branch.started.set()
-            branch = branch.parent
 
 
 class Language:
@@ -152,11 +73,11 @@ class Language:
         return SolveAndTest(self, _callable(agent), tester, _rounds(rounds))
 
     def together(self, agents: Callable | Sequence[Callable], messages: str | Sequence[str]) -> list[str]:
-        several = list(agents) if isinstance(agents, (list, tuple)) else None
-        texts = list(messages) if isinstance(messages, (list, tuple)) else None
-        count = len(several if several is not None else texts if texts is not None else [messages])
-        members = _agents(several) if several is not None else [_callable(agents)] * count
-        texts = texts if texts is not None else [messages] * count
+        members = [_callable(agents)] if callable(agents) else _agents(agents)
+        texts = [messages] if isinstance(messages, str) else list(messages)
+        count = max(len(members), len(texts)) if texts else 0
+        members = members * count if callable(agents) else members
+        texts = texts * count if isinstance(messages, str) else texts
         if len(members) != len(texts):
             raise ValueError(f"together: {len(members)} agents but {len(texts)} messages; give one for each, or one")
         number = self.branch.take()
@@ -262,149 +183,8 @@ class Language:
         return extract_code(str(text)) or ""
 
 
-NAMES = (
-    "task", "kind", "solver", "critic", "judge", "tester", "agent", "reflect", "ensemble", "debate", "solve_and_test",
-    "together", "vote", "agree", "answer_of", "code_of", "run_python", "run_tests", "answer",
-)  # fmt: skip
-
-
-class Agent:
-    """One role of the policy. Calling it costs one call; with memory its earlier turns are sent again as token ids."""
-
-    def __init__(self, language: Language, name: str, role: str, memory: bool):
-        self.language, self.name, self.role = language, name, role
-        self.conversation = f"m{next(language.memories)}" if memory else ""
-
-    def __call__(self, *texts: Any) -> str:
-        return self.language.call(self, _text(texts))
-
-
-class Structure:
-    """A pattern over agents; itself used like an agent. Each use opens branches under one number."""
-
-    def __init__(self, language: Language):
-        self.language, self.prompts = language, language.prompts
-
-    def __call__(self, *texts: Any) -> str:
-        outer = self.language.branch
-        number = outer.take()
-        sources, outer.sources = outer.sources, ()
-        return self.run(_text(texts), lambda i: Branch((*number, i), outer, sources))
-
-    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
-        raise NotImplementedError
-
-    def step(self, branch: Branch, member: Callable, message: str, sources: Sources) -> str:
-        return self.language.within(branch, member, message, sources)
-
-    def settle(self, task: str, texts: list[str], judge: Callable | None, branch: Branch) -> str:
-        """One text out of several: by vote, or by the judge where they differ."""
-        if judge is None or self.language.agree(texts):
-            return self.language.vote(texts) or texts[0]
-        shown = [self.language.brief(t) for t in texts]
-        return self.step(branch, judge, self.prompts.judge(task, shown), _sources(texts, "judge"))
-
-
-class Reflect(Structure):
-    def __init__(self, language: Language, agent: Callable, critic: Callable | None, rounds: int):
-        super().__init__(language)
-        self.agent, self.rounds = agent, rounds
-        self.critic = critic or (agent if isinstance(agent, Agent) else language._template("critic")())
-
-    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
-        branch, brief = open_branch(0), self.language.brief
-        draft = self.language.within(branch, self.agent, task)
-        for _ in range(self.rounds):
-            shown = brief(draft)
-            ask = self.prompts.critic(task, shown, own=self.critic is self.agent)
-            review = self.step(branch, self.critic, ask, _sources([draft], "pass"))
-            if _last_line(review).lstrip("*# ").startswith("CORRECT"):
-                break
-            ask = self.prompts.revise(task, shown, brief(review), _remembers(self.agent))
-            draft = self.step(branch, self.agent, ask, _sources([draft, review], "pass"))
-        return draft
-
-
-class Ensemble(Structure):
-    def __init__(self, language: Language, agents: list[Callable], judge: Callable | None):
-        super().__init__(language)
-        self.agents, self.judge = agents, judge
-
-    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
-        n = len(self.agents)
-        texts = self.language.parallel(self.agents, [task] * n, [open_branch(i) for i in range(n)])
-        return self.settle(task, texts, self.judge, open_branch(n))
-
-
-class Debate(Structure):
-    def __init__(self, language: Language, agents: list[Callable], judge: Callable | None, rounds: int):
-        super().__init__(language)
-        self.agents, self.judge, self.rounds = agents, judge, rounds
-
-    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
-        n = len(self.agents)
-        branches = [open_branch(i) for i in range(n)]
-        texts = self.language.parallel(self.agents, [task] * n, branches)
-        for _ in range(self.rounds - 1):
-            shown = [self.language.brief(t) for t in texts]
-            asks = []
-            for i, member in enumerate(self.agents):
-                branches[i].sources = _sources(texts, "pass")
-                others = [t for j, t in enumerate(shown) if j != i]
-                asks.append(self.prompts.debate(task, shown[i], others, _remembers(member)))
-            texts = self.language.parallel(self.agents, asks, branches)
-        return self.settle(task, texts, self.judge, open_branch(n))
-
-
-class SolveAndTest(Structure):
-    def __init__(self, language: Language, agent: Callable, tester: Callable | None, rounds: int):
-        super().__init__(language)
-        self.agent, self.tester, self.rounds = agent, tester, rounds
-
-    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
-        branch, language = open_branch(0), self.language
-        text = language.within(branch, self.agent, task)
-        for _ in range(self.rounds - 1):
-            language.local.branch, before = branch, language.branch
-            try:
-                failures = language.run_tests(text) if language.code_of(text) else ["no program in the reply"]
-            finally:
-                language.local.branch = before
-            if not failures or failures == ["no public tests"]:
-                break
-            shown, advice = language.brief(text), ""
-            if self.tester is not None:
-                ask = self.prompts.tester(task, shown, failures)
-                advice = self.step(branch, self.tester, ask, _sources([text], "pass"))
-            ask = self.prompts.retry(task, shown, failures, language.brief(advice), _remembers(self.agent))
-            sources = _sources([text], "tests") + _sources([advice], "pass")
-            text = self.step(branch, self.agent, ask, sources)
-        return text
-
-
-def _sources(texts: Sequence[str], how: str) -> Sources:
-    return tuple((path_of(t), how) for t in texts if path_of(t))
-
-
-def _remembers(member: Callable) -> bool:
-    return isinstance(member, Agent) and bool(member.conversation)
-
-
-def _last_line(text: str) -> str:
-    lines = text.split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
 def _nothing() -> None:
     return None
-
-
-def _text(texts: tuple[Any, ...]) -> str:
-    """One message out of what a script passed: texts, or lists of texts, joined by blank lines."""
-    flat = [t for item in texts for t in (item if isinstance(item, (list, tuple)) else [item])]
-    if not flat:
-        raise TypeError("an agent needs a text: agent(task)")
-    return flat[0] if len(flat) == 1 and isinstance(flat[0], str) else "\n\n".join(map(str, flat))
 
 
 def _callable(member: Any) -> Callable:

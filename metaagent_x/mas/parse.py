@@ -13,22 +13,23 @@ from metaagent_x.mas.language import NAMES
 from metaagent_x.mas.script import Script
 
 # Builtins that a script may name: values and pure functions, nothing that reaches files, code or the interpreter.
-BUILTINS = frozenset(
-    "abs all any bool bytes chr dict divmod enumerate filter float format frozenset hash hex int isinstance iter len "
-    "list map max min next ord pow print range repr reversed round set slice sorted str sum tuple zip "
-    "True False None Exception ValueError TypeError KeyError IndexError RuntimeError ZeroDivisionError "
-    "StopIteration AssertionError ArithmeticError AttributeError NameError exit quit SystemExit".split()
-)
+BUILTINS = frozenset((
+    "abs", "all", "any", "bool", "bytes", "chr", "dict", "divmod", "enumerate", "filter", "float", "format",
+    "frozenset", "hash", "hex", "int", "isinstance", "iter", "len", "list", "map", "max", "min", "next", "ord", "pow",
+    "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip",
+    "Exception", "ValueError", "TypeError", "KeyError", "IndexError", "RuntimeError", "ZeroDivisionError",
+    "StopIteration", "AssertionError", "ArithmeticError", "AttributeError", "NameError", "SystemExit", "exit", "quit",
+))  # fmt: skip
 ALLOWED = BUILTINS | frozenset(NAMES)
 FENCE = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[ \t]*$", re.MULTILINE)
 TAG = re.compile(r"<code>(.*?)</code>", re.DOTALL)
-LOOKS_LIKE = re.compile(r"\banswer\s*=|\b(?:solver|critic|judge|tester|agent|reflect|ensemble|debate|solve_and_test)\s*\(")
+LOOKS_LIKE = re.compile(rf"\banswer\s*=|\b(?:{'|'.join(n for n in NAMES if n not in ('task', 'kind', 'answer'))})\s*\(")
 MAX_CHARS = 40_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Why a script cannot run. `line` counts from 1, `word` is the offending text, `hint` says what to write instead."""
+    """Why a script cannot run: the line, from 1, the offending word, and what is wrong with it."""
 
     line: int
     word: str
@@ -41,8 +42,8 @@ class Problem:
 def parse_completion(text: str) -> Script | None:
     """Finds the script in a completion: fenced, in <code> tags, or bare; the last complete one wins.
 
-    Of several complete blocks the last that is Python wins, else the last (lint will say what is wrong with it). A block
-    whose closing fence is missing counts only if there is no complete one and it is Python.
+    Of several complete blocks the last that is Python wins, else the last (lint will say what is wrong with it). A
+    block whose closing fence is missing counts only if there is no complete one and it is Python.
 
     Returns:
       None if nothing looks like a script.
@@ -72,8 +73,8 @@ def _inner(text: str) -> str:
 def _fenced(text: str) -> tuple[list[str], str]:
     """Closed fenced blocks in order, and the rest after a fence that never closes.
 
-    A fence may stand inside a string of the script: the block ends at the first closing fence that makes it Python, else
-    at the first closing fence.
+    A fence may stand inside a string of the script: the block ends at the first closing fence that makes it Python,
+    else at the first closing fence.
     """
     marks = list(FENCE.finditer(text))
     blocks: list[str] = []
@@ -114,7 +115,7 @@ def lint(script: Script) -> list[Problem]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)) and not scripts.is_own_import(node):
             word = node.module or "." if isinstance(node, ast.ImportFrom) else node.names[0].name
-            problems.append(Problem(node.lineno, word, f"import of {word}: scripts import nothing, all names are there"))
+            problems.append(Problem(node.lineno, word, f"import of {word}: a script imports nothing"))
         elif isinstance(node, ast.Attribute) and node.attr.startswith("__"):
             problems.append(Problem(node.lineno, node.attr, f"attribute {node.attr} is not allowed"))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -142,9 +143,7 @@ def _bound_names(tree: ast.Module) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.arg):
             names.add(node.arg)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            names.add(node.name)
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
             names.add(node.name)
         elif isinstance(node, ast.MatchMapping) and node.rest:
             names.add(node.rest)

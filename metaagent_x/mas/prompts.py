@@ -90,9 +90,7 @@ class PromptSet:
     def tester(self, task: str, text: str, failures: Sequence[str]) -> str:
         return task + self.earlier + text + self._failed(failures) + self.tester_ask
 
-    def retry(
-        self, task: str, text: str, failures: Sequence[str], advice: str = "", remembers: bool = False
-    ) -> str:
+    def retry(self, task: str, text: str, failures: Sequence[str], advice: str = "", remembers: bool = False) -> str:
         start = "" if remembers else task + self.earlier + text
         return start + self._failed(failures) + (self.advice + advice if advice else "")
 
@@ -102,16 +100,14 @@ class PromptSet:
 
 
 MATH = "Put the final answer in \\boxed{}."
-CODE = (
-    "Write a complete Python 3 program that reads standard input and prints the answer, in one ```python block at the end."
-)
+CODE = "Write a complete Python 3 program that reads standard input and prints the answer, in a final ```python block."
 
 LANGUAGE = """You design a multi-agent system for the task. Write one short Python script in a ```python block.
 All names below are ready to use; import nothing. Agents and structures are both functions from text to text.
 
 task, kind: the task's text; "math" or "code".
-solver(style=""), critic(style=""), judge(style=""), tester(style=""): ready agents. The style says how to work: solver("work backwards").
-agent(name, role, memory=False): an agent of your own; role is its instruction. memory=True: it remembers its earlier turns.
+solver(style=""), critic(style=""), judge(style=""), tester(style=""): ready agents; the style says how to work.
+agent(name, role, memory=False): your own agent; role is its instruction; with memory it keeps its earlier turns.
 reflect(agent, critic=None, rounds=2): solve, criticise, revise; stops when the critic says CORRECT.
 ensemble(agents, judge=None): all in parallel, then a vote, or the judge if they differ.
 debate(agents, judge=None, rounds=2): each sees the others' answers and answers again.
@@ -121,8 +117,9 @@ vote(texts), agree(texts): the most frequent answer's text; whether all answers 
 answer_of(text), code_of(text): the final answer; the program.
 run_python(code, stdin=""): what it prints. run_tests(code): list of failures, [] if all pass.
 
-Set `answer` to the final text, or to an agent or structure, which is then applied to the task. The answer must come from an agent's reply.
-Every use of an agent costs one call. At most 32 calls; a single solver is best for easy tasks, more agents for hard ones.
+Set `answer` to the final text, or to an agent or structure, which is then applied to the task.
+The answer must come from an agent's reply. Every use of an agent costs one call; at most 32 calls.
+A single solver is enough for an easy task; use more agents where they help.
 Say in two sentences what the task needs, then write the script.
 
 Examples:
@@ -147,13 +144,13 @@ FULL = PromptSet(
         "math": {
             "solver": "You are a careful mathematician. Solve the problem step by step. " + MATH,
             "critic": (
-                "You check solutions of mathematical problems. Look for wrong steps, missing cases and misread conditions; "
-                "verify the result another way. Name the first error and how to repair it. "
+                "You check solutions of mathematical problems. Look for wrong steps, missing cases, misread words; "
+                "check the result another way. Name the first error and how to repair it. "
                 "End with a line that says CORRECT or WRONG."
             ),
             "judge": (
-                "You are given a problem and several solutions. Check where they differ, decide what is right, and state "
-                "the full final answer yourself. " + MATH
+                "You are given a problem and several solutions. Check where they differ, decide what is right, and "
+                "state the full final answer yourself. " + MATH
             ),
             "tester": (
                 "You test solutions of mathematical problems: substitute the result, try small cases and limits. "
@@ -161,19 +158,19 @@ FULL = PromptSet(
             ),
         },
         "code": {
-            "solver": "You are an expert programmer. Think about the algorithm and the edge cases first. " + CODE,
+            "solver": "You are an expert programmer. Think of the algorithm and the edge cases first. " + CODE,
             "critic": (
-                "You review programs for programming problems. Look for wrong logic, missed edge cases, slow algorithms and "
-                "wrong input or output format. Name the first error and how to repair it. "
+                "You review programs for programming problems. Look for wrong logic, missed edge cases, slow "
+                "algorithms, wrong input or output format. Name the first error and how to repair it. "
                 "End with a line that says CORRECT or WRONG."
             ),
             "judge": (
-                "You are given a programming problem and several programs. Decide which one is right and fast enough, repair "
-                "it if needed, and give it in full. " + CODE
+                "You are given a programming problem and several programs. Decide which one is right and fast enough, "
+                "repair it if needed, and give it in full. " + CODE
             ),
             "tester": (
-                "You explain why a program fails its tests. Trace the failing input, name the faulty lines and say what to "
-                "change. Do not write the whole program."
+                "You explain why a program fails its tests. Trace the failing input, name the faulty lines and say "
+                "what to change. Do not write the whole program."
             ),
         },
     },
@@ -204,7 +201,10 @@ TINY = PromptSet(
     name="tiny",
     designer_system="",
     designer_ask="",
-    roles={kind: {"solver": "solve", "critic": "review", "judge": "choose", "tester": "test"} for kind in ("math", "code")},
+    roles={
+        "math": {"solver": "solve", "critic": "review", "judge": "choose", "tester": "test"},
+        "code": {"solver": "solve", "critic": "review", "judge": "choose", "tester": "test"},
+    },
     style=" ",
     own={"math": "", "code": ""},
     earlier="\nearlier: ",

@@ -30,7 +30,7 @@ def _from_tools(kind: str, execution: Execution, final: str) -> bool:
 
 
 def answer_call(execution: Execution) -> Call | None:
-    """The call from which the answer comes: the last one with the same text, else with the same answer, else the last."""
+    """The answer's call: the last one with the same text, else with the same answer, else the last."""
     calls = execution.calls
     for same in (
         lambda call: call.text == execution.answer,

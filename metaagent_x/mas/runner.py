@@ -46,8 +46,8 @@ async def run_script(
       script: what to run. Lint it first: this runs whatever it is given.
       task: the task. The script sees its prompt and kind, nothing else.
       chat: answers one call. Any exception of it makes the execution void.
-      budget: limits; counts of calls, tokens, depth and tool runs are kept here. Calls in flight when the tokens run out
-        are finished, so the sum may exceed the budget by them.
+      budget: limits; counts of calls, tokens, depth and tool runs are kept here. Calls in flight when the tokens
+        run out are finished, so the sum may exceed the budget by them.
       prompts: wording of roles and messages; FULL by default.
       run_tests: (task, program) -> failures, called in a thread; by default the public tests on standard input.
       brief: text -> text short enough to be passed on; by default at most 4,096 characters.
@@ -58,8 +58,9 @@ async def run_script(
     """
     script = Script.of(script) if isinstance(script, str) else script
     run = _Run(
-        task, chat, budget or Budget(), prompts or FULL, run_tests or tools.run_public_tests, brief or tools.brief, equivalent
-    )
+        task, chat, budget or Budget(), prompts or FULL, run_tests or tools.run_public_tests, brief or tools.brief,
+        equivalent,
+    )  # fmt: skip
     return await run.execute(script)
 
 
@@ -113,9 +114,8 @@ class _Run:
     # The conversation
 
     async def _converse(self, script: Script) -> None:
-        await self.session.send(
-            {"script": script.text, "task": self.task.prompt, "kind": self.task.kind, "prompts": self.prompts.for_script()}
-        )
+        task = {"task": self.task.prompt, "kind": self.task.kind}
+        await self.session.send({"script": script.text, **task, "prompts": self.prompts.for_script()})
         for _ in range(MAX_MESSAGES):
             message = await self.session.receive()
             if message is None or self.failure is not None:

@@ -21,11 +21,12 @@ LITERAL = re.compile(
 )
 ESCAPE = re.compile(r"\\(\\|\n|['\"]|[A-Za-z]+|.)", re.DOTALL)
 # Commands whose first letter is a common escape too (\n, \r, \t); exactly these words are read as LaTeX.
-LATEX = frozenset(
-    "nabla ne neg neq newline nexists nmid not notin nsubseteq nu "
-    "rangle rbrace rceil re real rfloor rho right rightarrow rightleftharpoons rm root "
-    "tan tanh tau tbinom text textbf textit textrm textstyle tfrac therefore theta tilde times to top triangle".split()
-)
+LATEX = frozenset((
+    "nabla", "ne", "neg", "neq", "newline", "nexists", "nmid", "not", "notin", "nsubseteq", "nu", "rangle", "rbrace",
+    "rceil", "re", "real", "rfloor", "rho", "right", "rightarrow", "rightleftharpoons", "rm", "root", "tan", "tanh",
+    "tau", "tbinom", "text", "textbf", "textit", "textrm", "textstyle", "tfrac", "therefore", "theta", "tilde",
+    "times", "to", "top", "triangle",
+))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,9 +70,8 @@ def run_public_tests(task: Task, program: str) -> list[str]:
         if result.status != "ok":
             failures.append(_section("input", given) + "error: " + head_and_tail(error_of(result), SECTION_CHARS))
         elif result.stdout.split() != expected.split():
-            failures.append(
-                _section("input", given) + _section("expected output", expected) + _section("got", result.stdout).rstrip()
-            )
+            got = _section("got", result.stdout).rstrip()
+            failures.append(_section("input", given) + _section("expected output", expected) + got)
     return failures
 
 

@@ -6,5 +6,6 @@ from metaagent_x.sandbox.python import run_python
 from metaagent_x.sandbox.session import Ending, MalformedMessage, Session, open_session
 
 __all__ = [
-    "Ending", "Limits", "MalformedMessage", "Result", "SandboxFailure", "Session", "close", "open_session", "run_python",
+    "Ending", "Limits", "MalformedMessage", "Result", "SandboxFailure", "Session", "close", "open_session",
+    "run_python",
 ]  # fmt: skip

@@ -25,8 +25,12 @@ from metaagent_x.sandbox.limits import Limits, SandboxFailure
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 BUSY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ETOOMANYREFS)
-# PYTHONHASHSEED fixes set order in scripts and tools; one malloc arena keeps threads cheap under RLIMIT_AS.
-ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", "MALLOC_ARENA_MAX": "1", "PYTHONINTMAXSTRDIGITS": "0"}
+# PYTHONHASHSEED fixes set order in scripts and tools; programs may print integers of any length
+# (LiveCodeBench/LiveCodeBench#133); one malloc arena keeps threads cheap under RLIMIT_AS.
+ENVIRONMENT = {
+    "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONINTMAXSTRDIGITS": "0",
+    "MALLOC_ARENA_MAX": "1",
+}  # fmt: skip
 START = "import sys; sys.path.insert(0, {root!r}); from metaagent_x.sandbox.zygote import main; main({fd}, {folder!r})"
 
 

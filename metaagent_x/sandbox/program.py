@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 import types
+from typing import TextIO
 
 NAME = "main.py"
 TRACEBACK_CHARS = 8000
@@ -32,10 +33,9 @@ def run(first_fd: int) -> int:
     for target in range(3):
         os.dup2(first_fd + 1 + target, target)
         os.close(first_fd + 1 + target)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
-    # By lines: what was printed before a kill is kept.
-    sys.stdout = sys.__stdout__ = open(1, "w", 1, encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = sys.__stdin__ = _text_file(0, "r", "surrogateescape")
+    sys.stdout = sys.__stdout__ = _text_file(1, "w", "surrogateescape")
+    sys.stderr = sys.__stderr__ = _text_file(2, "w", "backslashreplace")
     for module in [name for name in sys.modules if name.split(".")[0] == "metaagent_x"]:
         del sys.modules[module]
     sys.path = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "metaagent_x"))]
@@ -46,6 +46,11 @@ def run(first_fd: int) -> int:
     sys.modules["__main__"] = main
     linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
     return _execute(source, main.__dict__)
+
+
+def _text_file(fd: int, mode: str, errors: str) -> TextIO:
+    """Buffered by lines, so that what was printed before a kill is kept."""
+    return open(fd, mode, 1, encoding="utf-8", errors=errors, closefd=False)  # type: ignore[return-value]
 
 
 def _execute(source: str, scope: dict) -> int:

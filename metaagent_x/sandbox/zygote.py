@@ -3,11 +3,12 @@
 It owns no policy: the host sends a job (one JSON datagram plus file descriptors), the zygote forks, applies the limits,
 watches the clock, kills, reaps and reports. Everything that the child can touch is decided here.
 
-What holds for a child today: own process, session and process group; CPU, memory, file-size, open-file and core limits;
-no environment; a private folder as working directory; every inherited descriptor closed but those of the job; SIGKILL at
-the wall limit; at the end its whole group is killed and whatever it left behind is hunted down among the zygote's adopted
-children (Linux subreaper). What does not hold yet: it can read files that the user can read, open sockets, signal
-processes of the same user, and start any number of processes while it lives when the user is root.
+What holds for a child today: own process, session and process group; CPU, memory, file-size, open-file and core
+limits; no environment; a private folder as working directory; every inherited descriptor closed but those of the job;
+SIGKILL at the wall limit; at the end its whole group is killed, and whatever it left behind is hunted down among the
+zygote's adopted children (Linux subreaper). What does not hold yet: it can read and write files that the user can,
+open sockets, signal processes of the same user (the zygote and its siblings included), and start any number of
+processes while it lives.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Zygote:
         self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.pid = os.getpid()
         self.children = f"/proc/self/task/{self.pid}/children"
-        self.base_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        with open("/proc/self/statm") as file:
+            self.base_bytes = int(file.read().split()[0]) * resource.getpagesize()
         self.wake, wake_write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_write, False)
@@ -170,9 +172,8 @@ class Zygote:
             if run is None:
                 continue
             self._hunt()
-            message = {
-                "exit": os.waitstatus_to_exitcode(status), "killed": run.killed, "cpu_s": usage.ru_utime + usage.ru_stime,
-            }  # fmt: skip
+            cpu_s = usage.ru_utime + usage.ru_stime
+            message = {"exit": os.waitstatus_to_exitcode(status), "killed": run.killed, "cpu_s": cpu_s}
             with contextlib.suppress(KeyError):
                 self.poll.unregister(run.report.fileno())
             del self.by_report[run.report.fileno()]
@@ -227,5 +228,3 @@ def main(control_fd: int, folder: str) -> None:
     gc.freeze()
     Zygote(socket.socket(fileno=control_fd), folder).serve()
     sys.exit(0)
-
-

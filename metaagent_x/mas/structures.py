@@ -1,0 +1,147 @@
+"""Agents and the patterns over them. All are functions from text to text; a pattern is used like an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from metaagent_x.mas.line import Branch, Sources, path_of
+
+if TYPE_CHECKING:
+    from metaagent_x.mas.language import Language
+
+
+class Agent:
+    """One role of the policy. Calling it costs one call; with memory its earlier turns are sent again as token ids."""
+
+    def __init__(self, language: Language, name: str, role: str, memory: bool):
+        self.language, self.name, self.role = language, name, role
+        self.conversation = f"m{next(language.memories)}" if memory else ""
+
+    def __call__(self, *texts: Any) -> str:
+        return self.language.call(self, _text(texts))
+
+
+class Structure:
+    """A pattern over agents; itself used like an agent. Each use opens branches under one number."""
+
+    def __init__(self, language: Language):
+        self.language, self.prompts = language, language.prompts
+
+    def __call__(self, *texts: Any) -> str:
+        outer = self.language.branch
+        number = outer.take()
+        sources, outer.sources = outer.sources, ()
+        return self.run(_text(texts), lambda i: Branch((*number, i), outer, sources))
+
+    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
+        raise NotImplementedError
+
+    def step(self, branch: Branch, member: Callable, message: str, sources: Sources) -> str:
+        """One use of a member inside a branch; `sources` are the completions that the message passes on."""
+        return self.language.within(branch, member, message, sources)
+
+    def settle(self, task: str, texts: list[str], judge: Callable | None, branch: Branch) -> str:
+        """One text out of several: by vote, or by the judge where they differ."""
+        if judge is None or self.language.agree(texts):
+            return self.language.vote(texts) or texts[0]
+        shown = [self.language.brief(t) for t in texts]
+        return self.step(branch, judge, self.prompts.judge(task, shown), _sources(texts, "judge"))
+
+
+class Reflect(Structure):
+    def __init__(self, language: Language, agent: Callable, critic: Callable | None, rounds: int):
+        super().__init__(language)
+        self.agent, self.rounds = agent, rounds
+        self.critic = critic or (agent if isinstance(agent, Agent) else language._template("critic")())
+
+    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
+        branch, brief = open_branch(0), self.language.brief
+        draft = self.language.within(branch, self.agent, task)
+        for _ in range(self.rounds):
+            shown = brief(draft)
+            ask = self.prompts.critic(task, shown, own=self.critic is self.agent)
+            review = self.step(branch, self.critic, ask, _sources([draft], "pass"))
+            if _last_line(review).lstrip("*# ").startswith("CORRECT"):
+                break
+            ask = self.prompts.revise(task, shown, brief(review), _remembers(self.agent))
+            draft = self.step(branch, self.agent, ask, _sources([draft, review], "pass"))
+        return draft
+
+
+class Ensemble(Structure):
+    def __init__(self, language: Language, agents: list[Callable], judge: Callable | None):
+        super().__init__(language)
+        self.agents, self.judge = agents, judge
+
+    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
+        n = len(self.agents)
+        texts = self.language.parallel(self.agents, [task] * n, [open_branch(i) for i in range(n)])
+        return self.settle(task, texts, self.judge, open_branch(n))
+
+
+class Debate(Structure):
+    def __init__(self, language: Language, agents: list[Callable], judge: Callable | None, rounds: int):
+        super().__init__(language)
+        self.agents, self.judge, self.rounds = agents, judge, rounds
+
+    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
+        n = len(self.agents)
+        branches = [open_branch(i) for i in range(n)]
+        texts = self.language.parallel(self.agents, [task] * n, branches)
+        for _ in range(self.rounds - 1):
+            shown = [self.language.brief(t) for t in texts]
+            asks = []
+            for i, member in enumerate(self.agents):
+                branches[i].sources = _sources(texts, "pass")
+                others = [t for j, t in enumerate(shown) if j != i]
+                asks.append(self.prompts.debate(task, shown[i], others, _remembers(member)))
+            texts = self.language.parallel(self.agents, asks, branches)
+        return self.settle(task, texts, self.judge, open_branch(n))
+
+
+class SolveAndTest(Structure):
+    def __init__(self, language: Language, agent: Callable, tester: Callable | None, rounds: int):
+        super().__init__(language)
+        self.agent, self.tester, self.rounds = agent, tester, rounds
+
+    def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
+        branch, language = open_branch(0), self.language
+        text = language.within(branch, self.agent, task)
+        for _ in range(self.rounds - 1):
+            language.local.branch, before = branch, language.branch
+            try:
+                failures = language.run_tests(text) if language.code_of(text) else ["no program in the reply"]
+            finally:
+                language.local.branch = before
+            if not failures or failures == ["no public tests"]:
+                break
+            shown, advice = language.brief(text), ""
+            if self.tester is not None:
+                ask = self.prompts.tester(task, shown, failures)
+                advice = self.step(branch, self.tester, ask, _sources([text], "pass"))
+            ask = self.prompts.retry(task, shown, failures, language.brief(advice), _remembers(self.agent))
+            sources = _sources([text], "tests") + _sources([advice], "pass")
+            text = self.step(branch, self.agent, ask, sources)
+        return text
+
+
+def _sources(texts: Sequence[str], how: str) -> Sources:
+    return tuple((path_of(t), how) for t in texts if path_of(t))
+
+
+def _remembers(member: Callable) -> bool:
+    return isinstance(member, Agent) and bool(member.conversation)
+
+
+def _last_line(text: str) -> str:
+    lines = text.split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _text(texts: tuple[Any, ...]) -> str:
+    """One message out of what a script passed: texts, or lists of texts, joined by blank lines."""
+    flat = [t for item in texts for t in (item if isinstance(item, (list, tuple)) else [item])]
+    if not flat:
+        raise TypeError("an agent needs a text: agent(task)")
+    return flat[0] if len(flat) == 1 and isinstance(flat[0], str) else "\n\n".join(map(str, flat))
