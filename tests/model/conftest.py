@@ -1,10 +1,8 @@
 """One tiny network for all tests of the model: two layers, hidden 64, key heads shared by two query heads."""
 
-import jax
-import numpy as np
 import pytest
+from qwen3_reference import random_params
 
-from metaagent_x.model import qwen3
 from metaagent_x.model.parameters import Params, Qwen3Config
 
 
@@ -23,9 +21,4 @@ def config() -> Qwen3Config:
 
 @pytest.fixture(scope="session")
 def params(config: Qwen3Config) -> Params:
-    """Random weights; norm scales are random too, so that forgetting one shows."""
-    drawn = qwen3.init(config, jax.random.key(0))
-    rng = np.random.default_rng(0)
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: x * rng.uniform(0.5, 1.5, x.shape).astype("float32") if "norm" in str(path[-1]) else x, drawn
-    )
+    return random_params(config)

@@ -1,6 +1,21 @@
-"""Qwen3 once more, for the tests: NumPy float64, one head and one query at a time, nothing shared with the package."""
+"""Qwen3 once more, for the tests: NumPy float64, one head and one query at a time, sharing only parameter names."""
 
+import jax
 import numpy as np
+
+from metaagent_x.model.parameters import abstract_params
+
+
+def random_params(config, seed=0):
+    """Weights without compiling an initialiser; norm scales are random too, so that forgetting one shows."""
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        if "norm" in jax.tree_util.keystr(path):
+            return jax.numpy.asarray(rng.uniform(0.5, 1.5, leaf.shape), "float32")
+        return jax.numpy.asarray(rng.normal(size=leaf.shape) * 0.1, "float32")
+
+    return jax.tree_util.tree_map_with_path(draw, abstract_params(config)[0])
 
 
 def _norm(x, scale):

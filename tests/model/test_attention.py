@@ -63,16 +63,17 @@ def test_outputs_and_gradients_equal_the_dense_form(length, block, lengths, kv_h
 
 @pytest.mark.parametrize("block", [8, 512])
 def test_a_segment_never_sees_another_one(block):
-    """Not only small: a neighbour that is not a number must stay out of value and gradient alike."""
+    """Not even a little: huge keys next door leave value and gradient bitwise alone."""
     (q, k, v), segments, positions = inputs(24, [(10, 14), (6, 6)])
     spoilt = np.where((segments == 1)[..., None, None], np.float32(1e4), k)
 
+    @jax.jit
+    @jax.value_and_grad
     def second(k):
         out = lib.xla_attention(q, k, v, segments, positions, block=block)
         return jnp.sum(jnp.where((segments == 2)[..., None, None], out, 0))
 
-    value, grad = jax.value_and_grad(second)(k)
-    other, grad_spoilt = jax.value_and_grad(second)(spoilt)
+    (value, grad), (other, grad_spoilt) = second(k), second(spoilt)
     assert value == other
     np.testing.assert_array_equal(grad, grad_spoilt)
     assert not np.asarray(grad)[segments != 2].any()
@@ -80,22 +81,24 @@ def test_a_segment_never_sees_another_one(block):
 
 @pytest.mark.parametrize("block", [8, 512])
 def test_padding_is_finite_forward_and_backward(block):
-    (q, k, v), segments, positions = inputs(20, [(4,), ()])
-    out, grads = jax.value_and_grad(
-        lambda *a: jnp.sum(lib.xla_attention(*a, segments, positions, block=block) ** 2), argnums=(0, 1, 2)
-    )(q, k, v)
+    arrays, segments, positions = inputs(20, [(4,), ()])
+
+    def total(*arrays):
+        return jnp.sum(lib.xla_attention(*arrays, segments, positions, block=block) ** 2)
+
+    out, grads = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(*arrays)
     assert all(np.isfinite(x).all() for x in (out, *grads))
 
 
-def test_softmax_is_float32_for_bfloat16_inputs():
-    """bfloat16 inputs with large scores: the error stays that of rounding the output, not of rounding the scores."""
+@pytest.mark.parametrize("block", [8, 512])
+def test_softmax_is_float32_for_bfloat16_inputs(block):
+    """With large scores: the error stays that of rounding the output, not of rounding the scores."""
     (q, k, v), segments, positions = inputs(24, [(24,), (24,)], seed=4)
     low = [jnp.asarray(x, jnp.bfloat16) for x in (4 * q, k, v)]
-    want = dense(*(x.astype(jnp.float32) for x in low), segments, positions)
-    for block in (8, 512):
-        got = lib.xla_attention(*low, segments, positions, block=block)
-        assert got.dtype == jnp.bfloat16
-        np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.03)
+    want = jax.jit(dense)(*(x.astype(jnp.float32) for x in low), segments, positions)
+    got = jax.jit(functools.partial(lib.xla_attention, block=block))(*low, segments, positions)
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.03)
 
 
 def test_memory_grows_with_the_length_not_with_its_square():

@@ -16,7 +16,7 @@ PROMPTS = np.array([5, 1, 8, 3])
 
 @functools.partial(jax.jit, static_argnums=1)
 def replay(params, config, tokens, lengths):
-    """Prefills rows of 8, then feeds the rest of `tokens` [B, T] one by one: hidden of the last prompt token and after."""
+    """Prefills rows of 8, then feeds `tokens` [B, T] one by one: hidden of the last prompt token and beyond."""
     filled, last = decode.prefill(params, config, tokens[:, :8], lengths)
     empty = decode.init_cache(config, tokens.shape[0], LENGTH)
     cache = [
@@ -65,7 +65,7 @@ def test_tokens_beyond_the_cache_touch_nothing(config, params):
     """An idle slot may count on; its writes must not land in a real place."""
     ready = decode.unstack(params, config)
     cache = decode.init_cache(config, 2, 4)
-    _, cache = decode.decode_step(ready, config, jnp.array([1, 2]), jnp.array([4, 0]), cache)
+    _, cache = jax.jit(decode.decode_step, static_argnums=1)(ready, config, jnp.array([1, 2]), jnp.array([4, 0]), cache)
     for keys, values in cache:
         assert not np.asarray(keys[0]).any() and not np.asarray(values[0]).any()
         assert np.asarray(keys[1, :, 0]).any() and not np.asarray(keys[1, :, 1:]).any()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from qwen3_reference import reference_hidden, reference_logprobs
+from qwen3_reference import random_params, reference_hidden, reference_logprobs
 
 from metaagent_x import config as settings
 from metaagent_x.model import attention, logprobs, qwen3
@@ -30,12 +30,10 @@ def row(*lengths, total=None, vocab=96, seed=0):
     return tokens, positions, segments
 
 
-@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("kv_heads", [2, 8])
 def test_equals_an_independent_implementation(config, kv_heads):
     config = dataclasses.replace(config, num_kv_heads=kv_heads, rope_theta=1e4)
-    params = qwen3.init(config, jax.random.key(kv_heads))
-    scale = np.random.default_rng(1).uniform(0.5, 1.5, config.head_dim).astype("float32")
-    params["layers"]["q_norm"] *= scale
+    params = random_params(config, seed=kv_heads)
     tokens, positions, segments = row(11)
     hidden = forward(params, config, tokens, positions, segments)
     np.testing.assert_allclose(hidden[0], reference_hidden(params, config, tokens[0]), atol=2e-5)
@@ -64,8 +62,8 @@ def test_packed_rows_equal_separate_rows(config, params):
 def test_padding_changes_nothing_and_stays_finite(config, params):
     tokens, positions, segments = row(9)
     want = forward(params, config, tokens, positions, segments)
-    for total, pad_id in ((12, 0), (12, 5), (30, 95)):
-        padded, places, ids = row(9, total=total)
+    for pad_id in (0, 5, 95):
+        padded, places, ids = row(9, total=32)
         padded[:, 9:] = pad_id
         hidden = forward(params, config, padded, places, ids)
         np.testing.assert_allclose(hidden[:, :9], want, atol=1e-5)
@@ -83,7 +81,7 @@ def test_left_padding_changes_no_score(config, params):
         assert batch[1][r, pads] == 0  # the first real token
     hidden = forward(params, config, *batch)
     targets = np.roll(batch[0], -1, axis=1)
-    scores = np.asarray(logprobs.token_logprobs(params, config, hidden, targets))
+    scores = np.asarray(jax.jit(logprobs.token_logprobs, static_argnums=1)(params, config, hidden, targets))
     want = reference_logprobs(reference_hidden(params, config, tokens[0]) @ np.asarray(params["embed"], np.float64).T)
     want = want[np.arange(9), tokens[0, 1:]]
     for r, (pads, _) in enumerate(cases):
@@ -96,19 +94,20 @@ def loss(params, config, tokens, positions, segments):
 
 
 def squared(params, config, *batch):
-    return jnp.sum(qwen3.forward(params, config, *batch) ** 2) * 1e-3
+    return jnp.sum(qwen3.forward(params, config, *batch) ** 2)
 
 
-def test_remat_policies_change_memory_not_numbers(config, params):
-    batch = [np.tile(x, (4, 1)) for x in row(40, 24)]
-    grads, memory = {}, {}
-    for remat in ("none", "block"):
-        step = jax.jit(jax.grad(squared), static_argnums=1)
-        run = step.lower(params, dataclasses.replace(config, remat=remat), *batch).compile()
-        grads[remat] = run(params, *batch)
-        memory[remat] = run.memory_analysis().temp_size_in_bytes
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), grads["block"], grads["none"])
-    assert memory["block"] < 0.7 * memory["none"], memory
+def test_each_remat_policy_keeps_what_it_says(config, params):
+    """That the numbers stay the same is tested with the meshes, where one runs with remat and one without."""
+
+    def kept(remat):
+        chosen = dataclasses.replace(config, remat=remat)
+        backward = jax.eval_shape(lambda p: jax.vjp(lambda p: squared(p, chosen, *row(64)), p)[1], params)
+        return sum(x.size for x in jax.tree.leaves(backward))
+
+    out = config.num_layers * 64 * config.num_heads * config.head_dim
+    assert kept("block") - kept("full") == out
+    assert kept("none") - kept("block") > 4 * out
 
 
 def test_remat_block_never_runs_attention_twice(config, params, monkeypatch):
@@ -126,8 +125,7 @@ def test_masters_gradients_and_moments_are_float32_whatever_the_compute_dtype(co
     """The dtype that layers run in must not leak into what is learned (mosaicml/llm-foundry#1734)."""
     low = dataclasses.replace(config, compute_dtype="bfloat16")
     params = qwen3.init(low, jax.random.key(0))
-    batch = row(12)
-    grads = jax.jit(jax.grad(loss), static_argnums=1)(params, low, *batch)
+    grads = jax.eval_shape(jax.grad(lambda p: loss(p, low, *row(12))), params)
     moments = [x for x in jax.tree.leaves(optax.adamw(1e-3).init(params)) if x.ndim]
     for leaf in (*jax.tree.leaves(params), *jax.tree.leaves(grads), *moments):
         assert leaf.dtype == jnp.float32
@@ -158,7 +156,7 @@ def test_layers_compute_in_bfloat16_when_asked(config, params):
 def test_a_thousand_updates_of_a_millionth_move_the_weights(config, start):
     """bfloat16 weights would not move at all at this learning rate (areal-project/AReaL#1634)."""
     low = dataclasses.replace(config, compute_dtype="bfloat16")
-    params = jax.tree.map(lambda x: jnp.full_like(x, start), qwen3.init(low, jax.random.key(0)))
+    params = jax.tree.map(lambda x: jnp.full(x.shape, start, x.dtype), qwen3.abstract_params(low)[0])
     optimizer = optax.adamw(1e-6, weight_decay=0.0)
 
     def update(_, carry):
