@@ -63,7 +63,7 @@ class EngineStats:
     decode_seconds: float = 0.0
 
 
-def sample(logits: Array, seed: Array, drawn: Array, temperature: Array, vocab_limit: int) -> tuple[Array, Array]:
+def sample(logits: Array, seed: Array, drawn: Array, temperature: Array, vocab_limit: Array) -> tuple[Array, Array]:
     """Draws one id for one slot by Gumbel noise.
 
     Args:
@@ -83,10 +83,10 @@ def sample(logits: Array, seed: Array, drawn: Array, temperature: Array, vocab_l
     return chosen.astype(jnp.int32), jax.nn.log_softmax(scaled)[chosen]
 
 
-@functools.partial(jax.jit, static_argnames=("config", "chunk", "stop_ids", "vocab_limit"), donate_argnames=("cache",))
+@functools.partial(jax.jit, static_argnames=("config", "chunk"), donate_argnames=("cache",))
 def decode_chunk(
-    params: Params, cache: decode.Cache, slots: Slots, leave: Array, *, config: Qwen3Config, chunk: int,
-    stop_ids: tuple[int, ...], vocab_limit: int,
+    params: Params, cache: decode.Cache, slots: Slots, leave: Array, stop_ids: Array, vocab_limit: Array, *,
+    config: Qwen3Config, chunk: int,
 ) -> tuple[decode.Cache, Slots, Array, Array, Array]:  # fmt: skip
     """Advances all slots by at most `chunk` tokens; ends early when `leave` slots have finished.
 
@@ -107,7 +107,7 @@ def decode_chunk(
         hidden, cache = decode.decode_step(params, config, slots.token, slots.position, cache)
         draw = jax.vmap(functools.partial(sample, vocab_limit=vocab_limit))
         token, logprob = draw(head_logits(params, config, hidden), slots.seed, slots.drawn, slots.temperature)
-        stopped = jnp.isin(token, jnp.asarray(stop_ids, jnp.int32))
+        stopped = jnp.isin(token, stop_ids)
         ids = ids.at[:, step].set(token)
         logprobs = logprobs.at[:, step].set(logprob)
         slots = slots._replace(
@@ -189,7 +189,7 @@ class JaxEngine:
             )
         self.config, self.cache_tokens, self.version, self.stats = model_config, cache_tokens, version, EngineStats()
         self.stop_ids = tuple(int(i) for i in stop_ids)
-        self._static = {"config": model_config, "chunk": chunk, "stop_ids": self.stop_ids, "vocab_limit": limit}
+        self._chunk, self._limits = chunk, (np.array(self.stop_ids, np.int32), np.int32(limit))
         self._device = jax.local_devices()[0]
         self._params = self._copy(params)
         self._cache: Any = None  # made when the first request comes: an engine that is never asked costs no memory
@@ -359,7 +359,9 @@ class JaxEngine:
         """One chunk, then hands out what is finished."""
         began, before = time.perf_counter(), self._slots.drawn
         leave = np.int32(max(1, len(before) // 16))  # a few free slots are worth a look at the queue
-        self._cache, *rest = decode_chunk(self._params, self._cache, self._slots, leave, **self._static)
+        self._cache, *rest = decode_chunk(
+            self._params, self._cache, self._slots, leave, *self._limits, config=self.config, chunk=self._chunk
+        )
         slots, ids, logprobs, steps = jax.device_get(rest)
         self._slots = Slots(*(np.array(x) for x in slots))
         counts = self._slots.drawn - before
