@@ -70,7 +70,14 @@ def trajectories_of(calls: list[Call], **fields: object) -> list[Trajectory]:
             None,
         )
         if row is None:
-            row = {"conversation": call.conversation, "path": call.path, "tokens": [], "mask": [], "logprobs": [], "cut": False}
+            row = {
+                "conversation": call.conversation,
+                "path": call.path,
+                "tokens": [],
+                "mask": [],
+                "logprobs": [],
+                "cut": False,
+            }
             rows.append(row)
         context = call.prompt_ids[len(row["tokens"]) :]
         row["tokens"] += [*context, *call.completion_ids]

@@ -1,0 +1,130 @@
+"""Trace files: columns, what was trained, whole or nothing."""
+
+import dataclasses
+
+import pyarrow.parquet as pq
+import pytest
+
+from metaagent_x.mas.records import Call, Execution
+from metaagent_x.rollout import traces
+from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory
+from metaagent_x.tasks.task import Task, Verdict
+
+CONTRACT = [
+    "run",
+    "step",
+    "task_id",
+    "kind",
+    "design",
+    "execution",
+    "path",
+    "role",
+    "agent",
+    "structure",
+    "prompt_ids",
+    "completion_ids",
+    "logprobs",
+    "finish_reason",
+    "version",
+    "text",
+    "reward",
+    "advantage",
+    "trained",
+]
+EXTRA = ["status", "reason", "answer", "problem", "flags", "seed", "role_prompt", "messages", "verdict", "prompt_cut"]
+
+
+def call(path: str, prompt: tuple[int, ...], completion: tuple[int, ...], conversation: str = "", **fields) -> Call:
+    values = {
+        "text": f"text {path}",
+        "seed": 2**31 - 1,
+        "messages": ("one", "two"),
+        "finish_reason": "stop",
+        "version": 4,
+    }
+    return Call(
+        path=path, agent="solver", role_prompt="Solve.", prompt_ids=prompt, completion_ids=completion,
+        logprobs=(-0.25,) * len(completion), conversation=conversation, **(values | fields),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def tree() -> RolloutTree:
+    right = Verdict(True, 1.0, 1.0, 1.4, "ok")
+    memory = [call("0", (1, 2), (3,), "a#0"), call("1", (1, 2), (3,), "b#0"), call("2", (1, 2, 3, 9), (4, 5), "a#0")]
+    good = Execution(
+        [*memory, call("3", (1, 2), (3,))], answer="42", structure="debate", verdict=right, flags={"z", "y"}
+    )
+    void = Execution([call("0", (1, 2), (8,))], status="void", reason="engine: HTTP 500")
+    designs = [
+        Design(call("", (7,), (8, 9), text="```python\nx\n```"), "x", executions=[good, void]),
+        Design(call("", (7,), (6,), finish_reason="length"), None, problem="no_script"),
+        Design(None, problem="engine: gone", void=True),
+    ]
+    return RolloutTree(Task("polaris/3", "math", "2+2?"), designs, question=5, step=11, executions=2)
+
+
+def trained(tree: RolloutTree) -> list[Trajectory]:
+    rows = [*tree.designer_trajectories(), *tree.executor_trajectories()]
+    return [dataclasses.replace(t, advantage=0.5 + i) for i, t in enumerate(rows)]
+
+
+def test_every_call_is_a_row_with_the_columns_of_the_contract(tmp_path, tree):
+    path = traces.write(tmp_path / "traces", [tree], trained(tree), run="tiny", step=12)
+    assert path.name == "step_000012.parquet" and [p.name for p in path.parent.iterdir()] == [path.name]
+    assert pq.read_schema(path).names == CONTRACT + EXTRA
+    rows = traces.read(path)
+    assert [(r["design"], r["execution"], r["path"], r["role"]) for r in rows] == [
+        (0, -1, "", "designer"), *[(0, 0, p, "executor") for p in "0123"], (0, 1, "0", "executor"),
+        (1, -1, "", "designer"),
+    ]  # fmt: skip
+    assert {(r["run"], r["step"], r["task_id"], r["kind"]) for r in rows} == {("tiny", 12, "polaris/3", "math")}
+    third = rows[3]
+    assert (third["prompt_ids"], third["completion_ids"], third["logprobs"]) == ([1, 2, 3, 9], [4, 5], [-0.25, -0.25])
+    assert (third["answer"], third["flags"], third["verdict"], third["structure"]) == ("42", ["y", "z"], "ok", "debate")
+    assert (third["seed"], third["messages"], third["version"]) == (2**31 - 1, ["one", "two"], 4)
+    assert [r["status"] for r in rows] == ["ok"] * 5 + ["void", "invalid"]
+    assert (rows[5]["reason"], rows[6]["problem"]) == ("engine: HTTP 500", "no_script")
+
+
+def test_rewards_and_advantages_are_those_that_were_trained(tmp_path, tree):
+    rows = traces.read(traces.write(tmp_path, [tree], trained(tree), run="r", step=0))
+    # Trajectories in order: two designs, then the memories a and b, then the call without memory.
+    assert [r["advantage"] for r in rows] == [0.5, 2.5, 3.5, 2.5, 4.5, 0.0, 1.5]
+    assert [r["trained"] for r in rows] == [True] * 5 + [False, True]
+    assert [r["reward"] for r in rows] == [1.4] * 5 + [0.0, 0.0]
+
+
+def test_an_inactive_role_and_another_question_are_not_marked_as_trained(tmp_path, tree):
+    only = [t for t in trained(tree) if t.role == "designer"]
+    rows = traces.read(traces.write(tmp_path, [tree], only, run="r", step=0))
+    assert [r["trained"] for r in rows] == [r["role"] == "designer" for r in rows]
+    elsewhere = [dataclasses.replace(t, question=6) for t in trained(tree)]
+    assert not any(r["trained"] for r in traces.read(traces.write(tmp_path, [tree], elsewhere, run="r", step=0)))
+
+
+def test_text_that_utf8_cannot_hold_is_stored(tmp_path, tree):
+    tree.designs[0].executions[0].answer = "a\ud800b"
+    assert traces.read(traces.write(tmp_path, [tree], [], run="r", step=0))[1]["answer"] == "a?b"
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, tree, monkeypatch):
+    path = traces.write(tmp_path, [tree], [], run="r", step=3)
+    before = path.read_bytes()
+
+    def full(table, where, **_):
+        where.write_bytes(b"PAR1 half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(traces.pq, "write_table", full)
+    with pytest.raises(OSError, match="No space left"):
+        traces.write(tmp_path, [tree], [], run="r", step=3)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_no_trees_make_an_empty_file_and_an_unreadable_one_is_named(tmp_path):
+    assert traces.read(traces.write(tmp_path, [], [], run="r", step=1)) == []
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    for name in ("bad.parquet", "absent.parquet"):
+        with pytest.raises(ValueError, match=name):
+            traces.read(tmp_path / name)
