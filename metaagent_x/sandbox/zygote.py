@@ -93,6 +93,11 @@ class Zygote:
             self._reap()
         for run in self.runs.values():
             self._kill(run, "host")
+        self.runs.clear()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                self._hunt()
+                os.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _timeout_ms(self) -> int | None:
