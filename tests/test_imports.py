@@ -32,8 +32,8 @@ PURE = (
     "rollout/seeds.py",
 )
 PURE_MAY_IMPORT = {
-    "__future__", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools", "jax", "math", "numpy",
-    "struct", "typing", "metaagent_x",
+    "__future__", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools", "jax",
+    "math", "numpy", "struct", "typing", "metaagent_x",
 }  # fmt: skip
 
 
