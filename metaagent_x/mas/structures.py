@@ -111,7 +111,7 @@ class SolveAndTest(Structure):
         for _ in range(self.rounds - 1):
             language.local.branch, before = branch, language.branch
             try:
-                failures = language.run_tests(text) if language.code_of(text) else ["no program in the reply"]
+                failures = language.run_tests(language.code_of(text))
             finally:
                 language.local.branch = before
             if not failures or failures == ["no public tests"]:

@@ -63,6 +63,8 @@ def run_public_tests(task: Task, program: str) -> list[str]:
     tests = [t for t in task.public_tests if t.get("kind", "stdin") == "stdin"]
     if not tests:
         return [NO_PUBLIC_TESTS]
+    if not program.strip():
+        return ["no program in the reply"]
     failures = []
     for test in tests:
         given, expected = str(test["input"]), str(test["output"])
