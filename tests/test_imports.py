@@ -99,8 +99,8 @@ def test_pure_files_have_no_config_clock_or_files(file):
 
 @pytest.mark.parametrize(
     "module",
-    ["mas", "mas.child", "sandbox", "sandbox.zygote", "tasks", "tasks.math", "tasks.code", "rollout.tree", "rollout.engine",
-     "rollout.seeds", "rollout.collect", "rollout.traces"],
+    ["mas", "mas.child", "sandbox", "sandbox.zygote", "tasks", "tasks.math", "tasks.code", "rollout.tree",
+     "rollout.engine", "rollout.seeds", "rollout.collect", "rollout.traces"],
 )  # fmt: skip
 def test_what_scripts_run_beside_never_loads_jax(module):
     """A process that is forked for every script must start small, and forking after JAX has started may hang."""
