@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax.core import Tracer
 
 Aggregate = Literal["token_mean", "sequence_mean", "group_mean", "constant"]
 Ratio = Literal["token", "sequence", "sequence_geometric"]
@@ -245,7 +246,7 @@ def _log_ratio(
     if trajectory is None:
         raise ValueError(f"ratio={ratio!r} needs `trajectory`, the [R, T] ids of the trajectories")
     if number is None:
-        if isinstance(trajectory, jax.core.Tracer):
+        if isinstance(trajectory, Tracer):
             raise ValueError(f"ratio={ratio!r} under jit needs `num_trajectories`, the largest trajectory id")
         number = int(np.max(np.asarray(trajectory), initial=0))
     ids = jnp.where(on, jnp.asarray(trajectory), 0)

@@ -37,6 +37,7 @@ class Learner:
     Attributes:
       settings: the group that it was made with (`config.learner`, or `config.sft` for supervised updates only).
       rows_multiple: pass it to `pack`: rows of one micro-batch on all devices together.
+      shapes: (program, shape of rows, shape of scored columns) met so far; each one is a compilation.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Learner:
         self._score = jax.jit(self._score_program)
         self._update = jax.jit(self._update_program, donate_argnums=0, **outs)
         self._supervised = jax.jit(self._supervised_program, donate_argnums=0, **outs)
-        self._shapes: set[tuple[Any, ...]] = set()
+        self.shapes: set[tuple[Any, ...]] = set()
 
     def init(self, params: Params) -> TrainState:
         """A fresh state from weights of any float dtype, which stay untouched and usable."""
@@ -172,11 +173,11 @@ class Learner:
         return NamedSharding(self._mesh, PartitionSpec(None, RULES["batch"]))
 
     def _on_mesh(self, program: str, data: Arrays) -> contextlib.AbstractContextManager[Any]:
-        self._shapes.add((program, data["tokens"].shape, data["targets"].shape))
+        self.shapes.add((program, data["tokens"].shape, data["targets"].shape))
         return jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext()
 
     def _floats(self, metrics: Arrays) -> dict[str, float]:
-        return {k: float(v) for k, v in jax.device_get(metrics).items()} | {"time/compiled": float(len(self._shapes))}
+        return {k: float(v) for k, v in jax.device_get(metrics).items()} | {"time/compiled": float(len(self.shapes))}
 
     # ---- compiled
 
@@ -212,7 +213,7 @@ class Learner:
     ) -> tuple[TrainState, Arrays]:
         """Adds up the gradients of all micro-batches, then steps once, or not at all."""
         grads, sums = self._accumulate(loss_fn, state.params, data, used)
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"])
         ok = finite & jnp.asarray(signal)
 

@@ -1,0 +1,262 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from learner_samples import MODEL, settings, trajectories
+
+from metaagent_x.learner.packing import bucket_rows, pack
+from metaagent_x.learner.step import Learner
+from metaagent_x.model import qwen3
+from metaagent_x.model.logprobs import head_logits
+from metaagent_x.model.sharding import make_mesh
+
+AGGREGATES = ("token_mean", "sequence_mean", "group_mean", "constant")
+
+
+def packed(rows, learner, aggregate="token_mean"):
+    return pack(rows, 16, aggregate=aggregate, denominator=40.0, rows_multiple=max(8, learner.rows_multiple))
+
+
+def gradient(state, metrics):
+    """The gradient before clipping, read off the first moment after one update."""
+    mu = optax.tree_utils.tree_get(state.opt_state, "mu")
+    scale = max(1.0, metrics["grad_norm"] / 0.5) / 0.1
+    return jax.tree.map(lambda m: np.asarray(m) * scale, mu)
+
+
+def one_update(learner, params, rows, aggregate="token_mean"):
+    """Moves off the sampling weights, so that ratios differ from 1, and returns (metrics, gradient)."""
+    batch = packed(rows, learner, aggregate)
+    old = np.where(batch.mask, batch.old_logp + 0.1 * np.sin(batch.targets), 0).astype(np.float32)
+    state, metrics = learner.update(learner.init(params), batch, old)
+    return metrics, gradient(state, metrics)
+
+
+def assert_same(a, b, rtol=1e-5):
+    scale = max(float(np.abs(x).max()) for x in jax.tree.leaves(b[1]))
+    for key in b[0]:
+        if not key.startswith("time/"):
+            assert a[0][key] == pytest.approx(b[0][key], rel=rtol, abs=1e-6), key
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * scale), a[1], b[1])
+
+
+def frozen(state):
+    return jax.tree.map(np.asarray, state)
+
+
+def assert_unchanged(state, before):
+    jax.tree.map(np.testing.assert_array_equal, frozen(state), before)
+
+
+@pytest.mark.fault("F056")
+def test_first_ratio_is_one_and_later_ones_are_not(learner, params) -> None:
+    """jingyaogong/minimind#775: if old log-probs follow the policy the ratio is 1 for ever and nothing clips."""
+    rows, state = trajectories(0), learner.init(params)
+    batch = packed(rows, learner)
+    old = learner.logprobs(state.params, batch)
+    kept = old.copy()
+    state, first = learner.update(state, batch, old)
+    assert first["ratio/max_dev"] < 1e-3
+    assert (first["clip/high"], first["clip/low"], first["updated"]) == (0, 0, 1)
+    for _ in range(3):
+        state, later = learner.update(state, batch, old)
+    assert later["ratio/max_dev"] > 0.2
+    assert later["clip/high"] + later["clip/low"] > 0
+    assert int(state.step) == 4
+    np.testing.assert_array_equal(old, kept)
+
+
+@pytest.mark.fault("F069")
+def test_scores_are_those_of_each_row_alone(learner, params) -> None:
+    """verl-project/verl#6564: packed log-probs against dense ones of every trajectory by itself, at the temperature."""
+    rows = trajectories(4, 7)
+    batch = packed(rows, learner)
+    scores = learner.logprobs(params, batch)
+    assert not scores[~batch.mask].any()
+    for k, t in enumerate(rows, 1):
+        tokens = jnp.array(t.tokens)[None]
+        hidden = qwen3.forward(params, MODEL, tokens, jnp.arange(tokens.size)[None], jnp.ones_like(tokens))
+        dense = jax.nn.log_softmax(head_logits(params, MODEL, hidden))[0, :-1]
+        expected = np.asarray(dense)[np.arange(tokens.size - 1), t.tokens[1:]]
+        at = (batch.trajectory == k) & batch.mask
+        np.testing.assert_allclose(scores[at], expected[np.array(t.mask[1:])], atol=2e-6)
+
+
+def test_temperature_divides_the_logits(params) -> None:
+    learner = Learner(MODEL, settings(), temperature=0.5)
+    batch = packed(trajectories(0), learner)
+    hot = Learner(MODEL, settings(), temperature=1.0).logprobs(params, batch)
+    doubled = {**params, "norm": params["norm"] * 2}  # the head is linear in the final norm's scale
+    np.testing.assert_allclose(
+        learner.logprobs(params, batch), Learner(MODEL, settings()).logprobs(doubled, batch), atol=1e-5
+    )
+    assert np.abs(learner.logprobs(params, batch) - hot).max() > 0.1
+
+
+@pytest.mark.fault("F049")
+@pytest.mark.fault("F068")
+@pytest.mark.fault("F067")
+@pytest.mark.fault("F158")
+@pytest.mark.parametrize("ratio", ["token", "sequence", "sequence_geometric"])
+def test_any_packing_and_micro_batching_gives_one_gradient(learner, params, ratio) -> None:
+    """verl-project/verl#906, huggingface/trl#5828: means of micro-batch means; an option that misses the scaling.
+
+    The gradient is compared after accumulation and clipping, and the norm in the log before clipping.
+    """
+    whole = learner if ratio == "token" else Learner(MODEL, settings(ratio=ratio))
+    single = Learner(MODEL, settings(ratio=ratio, micro_rows=1))
+    for seed, aggregate in enumerate(AGGREGATES):
+        rows = trajectories(seed)
+        expected = one_update(whole, params, rows, aggregate)
+        assert expected[0]["grad_norm"] > 1e-3
+        assert_same(one_update(single, params, rows, aggregate), expected)
+        assert_same(one_update(whole, params, rows[::-1], aggregate), expected)
+
+
+@pytest.mark.fault("F084")
+@pytest.mark.fault("F162")
+@pytest.mark.parametrize("ratio", ["token", pytest.param("sequence", marks=pytest.mark.slow)])
+def test_a_mesh_of_eight_devices_gives_the_same_gradient_and_metrics(learner, params, ratio) -> None:
+    whole = learner if ratio == "token" else Learner(MODEL, settings(ratio=ratio))
+    spread = Learner(MODEL, settings(ratio=ratio, micro_rows=1), make_mesh(4, 2))
+    for seed, aggregate in enumerate(AGGREGATES):
+        rows = trajectories(seed)
+        assert_same(one_update(spread, params, rows, aggregate), one_update(whole, params, rows, aggregate))
+
+
+def test_inactive_rows_kept_at_zero_weight_equal_rows_dropped(learner, params) -> None:
+    rows = trajectories(2)
+    batch = packed(rows, learner)
+    inactive = batch.roles == 1
+    zeroed = batch._replace(
+        weights=np.where(inactive, np.float32(0), batch.weights), advantages=np.where(inactive, 9, batch.advantages)
+    )
+    dropped = packed([t for t in rows if t.role == "executor"], learner)
+    runs = []
+    for one in (zeroed, dropped):
+        state, metrics = learner.update(learner.init(params), one, one.old_logp)
+        runs.append((metrics["loss"], gradient(state, metrics)))
+    assert runs[0][0] == pytest.approx(runs[1][0], rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6), runs[0][1], runs[1][1])
+
+
+@pytest.mark.fault("F081")
+@pytest.mark.parametrize("spoil", ["advantages", "weights", "mask"])
+def test_a_batch_without_signal_changes_nothing(learner, params, spoil) -> None:
+    """NVIDIA-NeMo/RL#158. Not a bit of weights, moments or counter, even when the moments are warm."""
+    batch = packed(trajectories(1), learner)
+    state, _ = learner.update(learner.init(params), batch, batch.old_logp)
+    before = frozen(state)
+    empty = batch._replace(**{spoil: np.zeros_like(getattr(batch, spoil))})
+    state, metrics = learner.update(state, empty, batch.old_logp)
+    assert (metrics["updated"], metrics["nonfinite"], metrics["loss"]) == (0, 0, 0)
+    assert all(np.isfinite(v) for v in metrics.values())
+    assert_unchanged(state, before)
+
+
+@pytest.mark.fault("F065")
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_nonfinite_loss_is_skipped_and_does_not_advance_the_count(learner, params, bad) -> None:
+    batch = packed(trajectories(1), learner)
+    state, _ = learner.update(learner.init(params), batch, batch.old_logp)
+    before = frozen(state)
+    broken = batch.advantages.copy()
+    broken[tuple(np.argwhere(batch.mask)[3])] = bad
+    state, metrics = learner.update(state, batch._replace(advantages=broken), batch.old_logp)
+    assert (metrics["updated"], metrics["nonfinite"]) == (0, 1)
+    assert_unchanged(state, before)
+    assert int(state.step) == 1
+
+
+def test_correction_and_mismatch_compare_learner_with_engine(learner, params) -> None:
+    batch = packed(trajectories(3), learner)
+    gaps = {0.0: 1.0, 0.3: np.exp(0.3), -0.3: np.exp(-0.3), 1.5: 2.0}
+    losses = {}
+    for gap, weight in gaps.items():
+        old = batch.old_logp + np.float32(gap) * batch.mask
+        logp = learner.logprobs(params, batch)
+        state, metrics = learner.update(
+            learner.init(params), batch._replace(old_logp=logp - np.float32(gap) * batch.mask), logp
+        )
+        assert metrics["correction/mean"] == pytest.approx(weight, rel=1e-5)
+        assert metrics["mismatch/mean"] == pytest.approx(abs(gap), abs=1e-5)
+        assert metrics["mismatch/max"] == pytest.approx(abs(gap), abs=1e-5)
+        losses[gap] = metrics["loss"] / weight
+        assert old.shape == batch.mask.shape and int(state.step) == 1
+    assert list(losses.values()) == pytest.approx([losses[0.0]] * 4, rel=1e-4)
+
+
+@pytest.mark.fault("F061")
+def test_a_reference_exists_exactly_when_kl_is_on(learner, params) -> None:
+    """OpenRLHF/OpenRLHF#773: a coefficient of zero must need no reference, and the reference must not be ignored."""
+    batch = packed(trajectories(0), learner)
+    with_kl = Learner(MODEL, settings(kl=0.5))
+    logp = learner.logprobs(params, batch)
+    with pytest.raises(ValueError, match=r"learner.kl=0.0 and ref_logp is given"):
+        learner.update(learner.init(params), batch, logp, ref_logp=logp)
+    with pytest.raises(ValueError, match=r"learner.kl=0.5 and ref_logp is missing"):
+        with_kl.update(with_kl.init(params), batch, logp)
+    _, plain = learner.update(learner.init(params), batch, logp)
+    _, at_reference = with_kl.update(with_kl.init(params), batch, logp, ref_logp=logp)
+    assert at_reference["kl"] == pytest.approx(0, abs=1e-6)
+    assert at_reference["loss"] == pytest.approx(plain["loss"], abs=1e-6)
+    _, away = with_kl.update(with_kl.init(params), batch, logp, ref_logp=logp + np.float32(0.7))
+    expected = 2 * (np.exp(0.7) - 1 - 0.7)  # the token weights of each of two roles sum to 1
+    assert away["kl"] == pytest.approx(expected, rel=1e-4)
+    assert away["loss"] == pytest.approx(plain["loss"] + 0.5 * expected, rel=1e-4)
+    flat = batch._replace(advantages=np.zeros_like(batch.advantages))
+    _, pull = with_kl.update(with_kl.init(params), flat, logp, ref_logp=logp + np.float32(0.7))
+    assert pull["updated"] == 1
+
+
+def test_supervised_updates_learn_the_rows(params) -> None:
+    learner = Learner(MODEL, settings(learning_rate=3e-2))
+    batch = packed(trajectories(0), learner)
+    state, first = learner.supervised_update(learner.init(params), batch)
+    logp = learner.logprobs(params, batch)
+    assert first["loss"] == pytest.approx(-(batch.weights * logp).sum(), rel=1e-5)
+    assert first["loss/designer"] + first["loss/executor"] == pytest.approx(first["loss"], rel=1e-5)
+    for _ in range(30):
+        state, last = learner.supervised_update(state, batch)
+    assert last["loss"] < 0.7 * first["loss"]
+    before = frozen(state)
+    state, nothing = learner.supervised_update(state, batch._replace(weights=batch.weights * 0))
+    assert nothing["updated"] == 0
+    assert_unchanged(state, before)
+
+
+@pytest.mark.fault("F174")
+def test_shapes_stay_few_over_many_batches(params, monkeypatch) -> None:
+    """Each new shape is a compilation: row buckets times four widths at most, and the number is in the log."""
+    learner = Learner(MODEL, settings(micro_rows=2))
+    monkeypatch.setattr(learner, "_score", lambda params, data, used: np.zeros(data["targets"].shape))
+    buckets = set()
+    for seed in range(20):
+        rows = trajectories(seed, 1 + seed % 13, longest=4 + seed % 12)
+        batch = pack(rows, 16, rows_multiple=learner.rows_multiple)
+        buckets.add(bucket_rows(batch.tokens.shape[0], 2))
+        learner.logprobs(params, batch)
+    assert len(learner.shapes) <= 4 * len(buckets)
+    assert len(buckets) <= 3
+
+
+def test_filler_rows_are_not_computed(learner, params) -> None:
+    """The number of micro-batches is an argument: NaN weights in untouched rows would show if they were read."""
+    batch = packed(trajectories(0, 2), learner)
+    _, used, _ = learner._arrange(batch)
+    assert int(used) == 1
+    assert batch.tokens.shape[0] // learner.rows_multiple == 2
+
+
+def test_bad_batches_are_named(learner, params) -> None:
+    batch = pack(trajectories(0), 16, rows_multiple=1)
+    odd = batch._replace(**{k: v[:3] for k, v in batch._asdict().items()})
+    with pytest.raises(ValueError, match="3 rows, not a multiple of 4"):
+        learner.logprobs(params, odd)
+    whole = packed(trajectories(0), learner)
+    with pytest.raises(ValueError, match=r"behaviour log-probs have shape \(2, 16\)"):
+        learner.update(learner.init(params), whole, np.zeros((2, 16), np.float32))
+    assert dataclasses.is_dataclass(learner.init(params))
