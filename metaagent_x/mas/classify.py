@@ -17,10 +17,11 @@ def classify(execution: Execution) -> str:
     """The pattern nearest to the answer.
 
     An edge leads from a completion to a later call that was shown it: reported by a structure, or seen as at least 24
-    characters of it in that call's messages which were not in its own prompt. Starting at the answer's call and going
-    back along edges: a vote or a judge over two or more siblings is "ensemble" ("debate" if the siblings had been shown
-    one another's texts); a program revised after a test run is "solver-tester"; a text revised after another agent read
-    it is "reflection". No call is "invalid"; one completion on the path is "single"; anything else is "other".
+    characters of it in that call's messages which stood neither in its own prompt nor in another completion. Starting
+    at the answer's call and going back along edges: a vote or a judge over two or more siblings is "ensemble"
+    ("debate" if the siblings had been shown one another's texts); a program revised after a test run is
+    "solver-tester"; a text revised after another agent read it is "reflection". No call is "invalid"; one completion
+    on the path is "single"; anything else is "other".
     """
     if not execution.calls:
         return "invalid"
@@ -46,11 +47,12 @@ def _edges(execution: Execution, by_path: dict[str, Call]) -> dict[str, dict[str
     for source, target, how in execution.links:
         if target in by_path and source in by_path:
             edges[target][source] = how
+    texts = {call.text for call in execution.calls}
     for call in execution.calls:
         shown = "\n".join(call.messages)
         for other in execution.calls:
             known = other.path in edges[call.path] or call.path in edges[other.path]
-            if other is not call and not known and _shares(other, shown):
+            if other is not call and not known and _shares(other, shown, [t for t in texts if t != other.text]):
                 edges[call.path][other.path] = "pass"
     tested = {code_key(run.program) for run in execution.tools if run.tool == "run_tests"}
     for sources in edges.values() if tested else ():
@@ -61,14 +63,12 @@ def _edges(execution: Execution, by_path: dict[str, Call]) -> dict[str, dict[str
     return edges
 
 
-def _shares(source: Call, shown: str) -> bool:
-    """At least 24 characters of the completion stand in the prompt, and did not stand in its own prompt."""
+def _shares(source: Call, shown: str, others: list[str]) -> bool:
+    """At least 24 characters of the completion, and of no other text, stand in the prompt."""
     text, own = source.text, "\n".join(source.messages)
-    step = OVERLAP_CHARS // 2  # any shared run of 24 + 12 characters is found, whole lines at their start
-    starts = set(range(0, max(len(text) - OVERLAP_CHARS, 0) + 1, step))
-    for start in sorted(starts):
+    for start in range(0, len(text) - OVERLAP_CHARS + 1, OVERLAP_CHARS // 2):
         piece = text[start : start + OVERLAP_CHARS]
-        if len(piece) == OVERLAP_CHARS and piece in shown and piece not in own:
+        if piece in shown and piece not in own and not any(piece in other for other in others):
             return True
     return False
 
@@ -87,19 +87,20 @@ def _pattern(path: str, edges: dict[str, dict[str, str]], votes: list[str], by_p
         elif len(independent) > 1 and not _is_revision(path, edges, by_path):
             siblings = independent
     if len(siblings) > 1:
-        exchanged = any(how == "pass" for s in siblings for how in edges[s].values()) and _crossed(siblings, edges)
-        return "debate" if exchanged else "ensemble"
+        return "debate" if _crossed(siblings, edges) else "ensemble"
     if "tests" in edges[path].values():
         return "solver-tester"
     return "reflection" if _is_revision(path, edges, by_path) else ""
 
 
 def _crossed(siblings: list[str], edges: dict[str, dict[str, str]]) -> bool:
-    """True if two siblings were shown a common earlier text: rounds were exchanged, not just parallel work."""
+    """True if two siblings were shown the same two earlier texts, neither of which had seen the other."""
     for i, first in enumerate(siblings):
         for second in siblings[i + 1 :]:
-            if edges[first].keys() & edges[second].keys() and len(edges[first]) > 1:
-                return True
+            shared = sorted(edges[first].keys() & edges[second].keys())
+            for a in shared:
+                if any(a != b and a not in edges[b] and b not in edges[a] for b in shared):
+                    return True
     return False
 
 

@@ -22,6 +22,7 @@ from metaagent_x.tasks.task import Task
 ENTRY = "metaagent_x.mas.child:main"
 TEST_RUNS = 6
 MAX_MESSAGES = 20_000
+MAX_PENDING = 128  # a script asks in parallel at most once a branch
 STOP_GRACE_S = 2.0  # for a script that was told to stop and has nothing left to wait for
 END_GRACE_S = 1.0  # for a process that has hung up
 BACKSTOP_S = 30.0  # the zygote's own wall limit, should this process be unable to act
@@ -132,8 +133,10 @@ class _Run:
             self.execution.links += messages.links(message.get("links"))
             return
         number = messages.number(message)
+        if len(self.pending) >= MAX_PENDING:
+            raise messages.Malformed(f"more than {MAX_PENDING} requests wait for a reply")
         if what == "brief":
-            await self._answer(number, text=self.brief(messages.text(message, "text")))
+            self._spawn(number, self._brief, messages.text(message, "text"))
         elif what == "classes":
             self._spawn(number, self._classes, messages.texts(message))
         elif what in ("call", "run_python", "run_tests"):
@@ -229,6 +232,9 @@ class _Run:
         status = "error" if failures else "ok"
         self.execution.tools.append(ToolRun(path, "run_tests", code, "", "\n\n".join(failures), status))
         return {"failures": failures}
+
+    async def _brief(self, text: str) -> dict[str, Any]:
+        return {"text": self.brief(text)}
 
     async def _classes(self, texts: list[str]) -> dict[str, Any]:
         kind, equivalent = self.task.kind, self.equivalent

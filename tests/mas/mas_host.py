@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from metaagent_x.mas import Call, CallRequest, Execution, classify, run_script
 from metaagent_x.tasks.task import Task
@@ -20,11 +21,11 @@ def program(code: str) -> str:
 
 
 class Host:
-    """`reply` gives the text of a completion; `delay` its seconds; `barrier` that many calls must be in flight first."""
+    """`reply` gives a completion's text; `delay` its seconds; `barrier` how many calls must be in flight first."""
 
     def __init__(
         self, reply: Callable[[CallRequest], str], prompts=None, *, delay: Callable[[CallRequest], float] | None = None,
-        barrier: int = 0, tokens: int = 2, finish: str = "stop",
+        barrier: int = 0, tokens: int = 2, finish: Literal["stop", "length"] = "stop",
     ):  # fmt: skip
         self.reply, self.prompts, self.delay, self.tokens, self.finish = reply, prompts, delay, tokens, finish
         self.barrier = asyncio.Barrier(barrier) if barrier else None
@@ -38,7 +39,7 @@ class Host:
             await asyncio.sleep(self.delay(request))
         ids = tuple(range(self.tokens))
         return Call(
-            request.path, request.agent, request.role_prompt, (1, 2), ids, (-1.0,) * len(ids), self.finish, 0,  # type: ignore[arg-type]
+            request.path, request.agent, request.role_prompt, (1, 2), ids, (-1.0,) * len(ids), self.finish, 0,
             self.reply(request), conversation=request.conversation, messages=request.messages,
         )  # fmt: skip
 

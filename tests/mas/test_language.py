@@ -43,7 +43,12 @@ async def test_templates_differ_by_role_kind_and_style(role, task):
 
 async def test_own_agent_and_memory():
     host = Host(lambda r: RIGHT)
-    script = "a = agent('planner', 'You plan.', memory=True)\na(task)\nb = agent('other', 'You.')\nb('x')\nanswer = a('go on')"
+    script = """
+a = agent('planner', 'You plan.', memory=True)
+a(task)
+agent('other', 'You.')('x')
+answer = a('go on')
+"""
     e = await host.run(script)
     assert [(r.path, r.agent, r.conversation, r.messages) for r in host.requests] == [
         ("0", "planner", "m1", (MATH.prompt,)), ("1", "other", "", ("x",)), ("2", "planner", "m1", ("go on",)),
@@ -199,7 +204,8 @@ async def test_programs_vote_by_their_syntax():
 
 async def test_answer_of_and_code_of():
     host = Host(lambda r: "x")
-    await host.run(f"solver()(repr((answer_of({RIGHT!r}), answer_of('?'), code_of({program('print(1)')!r}), code_of('?'))))")
+    code = program("print(1)")
+    await host.run(f"solver()(repr((answer_of({RIGHT!r}), answer_of('?'), code_of({code!r}), code_of('?'))))")
     assert host.requests[0].messages[0].replace("\\n", "") == "('7', '', 'print(1)', '')"
 
 
@@ -238,7 +244,8 @@ answer = judge()(a + b)
 """
     paths = []
     for delays in ([0.0, 0.02], [0.02, 0.0]):
-        host = Host(lambda r: f"\\boxed{{{r.path}}}" if r.agent != "critic" else "WRONG", delay=lambda r, d=delays: d[len(r.path) % 2])
+        texts = lambda r: f"\\boxed{{{r.path}}}" if r.agent != "critic" else "WRONG"  # noqa: E731
+        host = Host(texts, delay=lambda r, d=delays: d[len(r.path) % 2])
         e = await host.run(script)
         assert e.status == "ok"
         paths.append([(c.path, c.agent) for c in e.calls])
@@ -251,7 +258,8 @@ answer = judge()(a + b)
 
 async def test_branches_really_run_at_once():
     host = Host(lambda r: RIGHT, barrier=3)
-    e = await host.run("answer = ensemble([solver(), reflect(solver(), rounds=1), solver()])(task)", budget=Budget(wall_s=20))
+    script = "answer = ensemble([solver(), reflect(solver(), rounds=1), solver()])(task)"
+    e = await host.run(script, budget=Budget(wall_s=20))
     assert e.status == "ok"
 
 
@@ -300,7 +308,8 @@ async def test_braces_percent_and_backslashes_reach_the_model_unchanged(prompts)
     odd = 'Let A = {1; 2}, f(x)=\\frac{x}{2}, print "{0}" 100% %s %(a)s \\n {{}} $x'
     host = Host(lambda r: "{name} %d " + odd if r.agent != "critic" else "{review}", prompts)
     task = MATH.__class__("t", "math", odd)
-    await host.run("reflect(solver('{style}'), critic(), rounds=1)(task)\ndebate([solver(), solver()], judge())(task)", task)
+    script = "reflect(solver('{style}'), critic(), rounds=1)(task)\ndebate([solver(), solver()], judge())(task)"
+    await host.run(script, task)
     assert host.request("0.0.0").messages == (odd,)
     assert host.request("0.0.0").role_prompt.endswith("{style}")
     for path in ("0.0.1", "0.0.2", "1.0.1"):

@@ -1,5 +1,6 @@
 """`run_python`: what a program gets, how it ends, what stays behind (nothing)."""
 
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -138,6 +139,24 @@ def test_ignored_sigterm_does_not_survive_the_wall_limit():
     assert not os.path.exists(f"/proc/{int(r.stdout)}")
 
 
+@pytest.mark.fault("B017")
+@pytest.mark.parametrize("session", [False, True])
+def test_a_grandchild_that_holds_the_output_is_not_waited_for(session):
+    """openai/codex#4337: the timeout killed the shell only, and readers waited for the pipe that its child held."""
+    code = f"import subprocess\np = subprocess.Popen(['sleep', '77'], start_new_session={session})\nprint(p.pid)"
+    r = run_python(code, limits=Limits(wall_s=30))
+    assert r.status == "ok" and gone(int(r.stdout))
+
+
+def gone(pid: int) -> bool:
+    """Strays are killed before the reply; the kernel may need a moment to take them away."""
+    for _ in range(200):
+        if not os.path.exists(f"/proc/{pid}"):
+            return True
+        time.sleep(0.01)
+    return False
+
+
 @pytest.mark.parametrize("detach", ["", "os.setsid()", "os.setsid()\n    if os.fork(): os._exit(0)"])
 def test_what_a_program_leaves_running_is_killed(detach):
     code = f"""
@@ -150,12 +169,7 @@ if os.fork() == 0:
 print(os.read(read, 20).decode())
 """
     r = run_python(code)
-    assert r.status == "ok"
-    for _ in range(200):  # killed before the reply; the kernel may need a moment to take it away
-        if not os.path.exists(f"/proc/{int(r.stdout)}"):
-            return
-        time.sleep(0.01)
-    pytest.fail(f"process {r.stdout.strip()} survived")
+    assert r.status == "ok" and gone(int(r.stdout))
 
 
 def test_a_program_gets_no_environment_no_descriptors_and_a_folder_of_its_own(monkeypatch):
@@ -203,6 +217,7 @@ def test_parallel_runs_do_not_mix():
 
 
 def runs_leave_nothing(count):
+    """verl-project/verl PR#7254: a server process leaked per scored sample, EMFILE after hundreds."""
     run_python("print(0)")
     zygote = client.zygote().process.pid
     before = open_fds(), open_fds(zygote), threading.active_count()
@@ -214,13 +229,26 @@ def runs_leave_nothing(count):
     assert os.listdir(client.zygote().folder) == []
 
 
+@pytest.mark.fault("B025")
 def test_hundred_runs_leak_nothing():
     runs_leave_nothing(100)
 
 
 @pytest.mark.slow
+@pytest.mark.fault("B025")
 def test_two_thousand_runs_leak_nothing():
     runs_leave_nothing(2000)
+
+
+@pytest.mark.fault("B022")
+def test_memory_bombs_side_by_side_end_each_with_its_verdict():
+    """LiveCodeBench/LiveCodeBench PR#103: memory grew until the server died."""
+    bomb = "a = []\nwhile True: a.append(' ' * 10**6)"
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        runs = pool.map(
+            lambda code: run_python(code, limits=Limits(memory_mb=60, wall_s=60)), [bomb] * 8 + ["print(1)"]
+        )
+    assert [r.status for r in runs] == ["memory"] * 8 + ["ok"]
 
 
 def test_a_dead_zygote_is_an_infrastructure_failure_and_is_replaced():

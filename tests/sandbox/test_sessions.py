@@ -95,4 +95,3 @@ async def test_the_death_of_the_zygote_is_a_failure_not_an_ending(zoo):
     await session.send({})
     assert await session.receive() == {"got": {}}
     await session.end()
-
