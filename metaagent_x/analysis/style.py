@@ -55,6 +55,7 @@ td.heat { background: rgb(var(--heat) / var(--level)); border: 2px solid var(--p
   min-width: 84px; text-align: center; }
 td.text { text-align: left; }
 table.cross td { padding: 12px 18px; font-size: 18px; font-weight: 600; }
+table.cross thead th { text-align: center; } td.heat .up, td.heat .down { color: inherit; }
 table.cross td small { display: block; font-size: 12px; font-weight: 400; }
 details { margin: 6px 0; }
 summary { cursor: pointer; padding: 4px 0; } summary:focus-visible { outline: 2px solid var(--executor); }

@@ -94,7 +94,7 @@ def _turn(row: Row) -> Markup:
     said = row.get("logprobs") or []
     mean = f"mean log-prob {sum(said) / len(said):.3f}, " if said else ""
     meta = tag(
-        "div", tag("b", row["agent"]), f"  at {row['path']}  ", *_credit(row), "  ", _tokens(row),
+        "div", tag("b", row["agent"]), f", call {row['path']}  ", *_credit(row), "  ", _tokens(row),
         f", {mean}{row['finish_reason']}, weights {row['version']}", "" if row.get("trained") else ", not trained on",
         class_="meta",
     )  # fmt: skip
@@ -114,7 +114,7 @@ def _credit(row: Row) -> list[Markup]:
 
 def _tokens(row: Row) -> Markup:
     asked, said = len(row.get("prompt_ids") or ()), len(row.get("completion_ids") or ())
-    return tag("span", f"{asked} + {said} tokens", class_="number note")
+    return tag("span", f"{asked} prompt + {said} sampled tokens", class_="number note")
 
 
 def _texts(value: Any) -> list[str]:
