@@ -70,30 +70,33 @@ def extract_code(text: str) -> str | None:
 def extract_code_with_flag(text: str) -> tuple[str | None, bool]:
     """The last complete program of a text, and whether the text breaks off inside a fence.
 
-    In this order: the last fence labelled as Python, or unlabelled with a program in it (an unlabelled sample output
-    is not one); the last `<solution>` element; the whole text, if it is a program. A fence ends at the first closing
-    marks that leave a program that parses, so backticks in a docstring do not cut it (FoundationAgents/MetaGPT#1984).
-    A fence that is never closed is no program (the completion was cut); an earlier complete one still counts.
+    In this order: the whole text, if it is a program; the last `<solution>` element; the last fence labelled as Python,
+    or unlabelled with a program in it (an unlabelled sample output is not one). A fence ends at the first closing marks
+    that leave a program that parses, so backticks in a docstring do not cut it (FoundationAgents/MetaGPT#1984). A fence
+    that is never closed is no program (the completion was cut); an earlier complete one still counts.
 
     Returns:
       (program or None, True if the last fence is unclosed).
     """
-    program, position, truncated = None, 0, False
+    if is_program(text):
+        return text.strip() + "\n", False
+    if tagged := _SOLUTION.findall(text):
+        return _last_fence(tagged[-1]) if not is_program(tagged[-1]) else (tagged[-1].strip() + "\n", False)
+    return _last_fence(text)
+
+
+def _last_fence(text: str) -> tuple[str | None, bool]:
+    program, position = None, 0
     while opening := _OPENING.search(text, position):
         label, start = opening.group(1).lower(), opening.end()
         end = _closing(text, start)
         if end is None:
-            truncated = True
-            break
+            return program, True
         body = text[start:end].rstrip() + "\n"
         if (label in PYTHON_LABELS and body.strip()) or (not label and is_program(body)):
             program = body
         position = end + 3
-    if program is None and not truncated:
-        tagged = _SOLUTION.findall(text)
-        body = (tagged[-1] if tagged else text).strip() + "\n"
-        program = body if is_program(body) else None
-    return program, truncated
+    return program, False
 
 
 def _closing(text: str, start: int) -> int | None:

@@ -14,6 +14,7 @@ import os
 import pathlib
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -42,7 +43,7 @@ class _Worker:
     """One process. Not thread-safe: whoever took it from the pool owns it."""
 
     def __init__(self, cpu_s: float, memory_mb: int) -> None:
-        self.cpu_s = cpu_s
+        self.timed_out = False
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", START.format(root=ROOT, cpu=cpu_s, mb=memory_mb)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
@@ -74,6 +75,7 @@ class _Worker:
         while not data.endswith(b"\n"):
             left = end - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
+                self.timed_out = True
                 self.kill()
                 raise _Died(f"no reply within {wall_s:g} s")
             piece = os.read(fd, 65536)
@@ -85,8 +87,8 @@ class _Worker:
 
     @property
     def hit_limit(self) -> bool:
-        """True if it ended by a limit: the CPU timer (SIGPROF), or a kill of ours after the wall limit (SIGKILL)."""
-        return self.process.returncode in (-27, -9)
+        """True if a limit ended it: the CPU timer's signal, or our kill after the wall limit."""
+        return self.timed_out or self.process.returncode == -signal.SIGPROF
 
     def kill(self) -> None:
         """Ends it, waits for it, closes its pipes."""

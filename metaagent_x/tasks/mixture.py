@@ -76,6 +76,8 @@ class _Stream:
         own_seed = (seed * 1_000_003 + zlib.crc32(name.encode())) % 2**32
         self._shuffled: Any = grain.MapDataset.source(range(len(pairs))).seed(own_seed).shuffle().repeat()
         self._small_epochs: list[list[int]] = []
+        # An epoch and the order of its first places, kept since Grain needs milliseconds a position in small sources.
+        self._head: tuple[int, list[int]] = -1, []
 
     def take(self, step: int) -> Pairs:
         return [self.pairs[self._index(step * self.count + i)] for i in range(self.count)]
@@ -88,11 +90,13 @@ class _Stream:
             return self._small_epoch(epoch)[place]
         if place >= 2 * count:  # only the first places of an epoch are ever touched
             return int(self._shuffled[position])
-        start = epoch * size
-        head = [int(self._shuffled[start + i]) for i in range(2 * count)]
-        held = start % count  # tasks of the last epoch in the batch that goes on into this one
-        tail = {int(self._shuffled[start - 1 - i]) for i in range(held)}
-        return _without_repeats(head, tail, count - held)[place]
+        if self._head[0] != epoch:
+            start = epoch * size
+            head = [int(self._shuffled[start + i]) for i in range(2 * count)]
+            held = start % count  # tasks of the last epoch in the batch that goes on into this one
+            tail = {int(self._shuffled[start - 1 - i]) for i in range(held)}
+            self._head = epoch, _without_repeats(head, tail, count - held)
+        return self._head[1][place]
 
     def _small_epoch(self, epoch: int) -> list[int]:
         """The order of an epoch of a source so small that the end of one epoch depends on how it began."""

@@ -1,0 +1,354 @@
+"""The math grader: extraction, the exact path, math-verify behind it."""
+
+import asyncio
+import concurrent.futures
+import json
+import pathlib
+import random
+import subprocess
+import sys
+
+import pytest
+
+from metaagent_x.tasks import math as grader
+from metaagent_x.tasks.datasets import load
+from metaagent_x.tasks.math import (
+    ANSWER_CHARS,
+    choice_label,
+    extract_answer,
+    gold_problem,
+    is_equivalent,
+    normalise,
+    rational,
+    split_choice,
+)
+
+DATA = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
+needs_rows = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real rows at {DATA}")
+
+
+@pytest.fixture
+def no_worker(monkeypatch):
+    """Fails a test that leaves the exact path."""
+
+    def refuse():
+        raise AssertionError("a worker was asked")
+
+    monkeypatch.setattr(grader.math_pool, "shared", refuse)
+
+
+@pytest.mark.fault("B034")
+@pytest.mark.fault("F126")
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{840}. Final: \boxed{840}", "840"),
+        (r"\boxed{5}? no, \boxed{7}", "7"),
+        (r"\boxed{004}", "004"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"$\boxed {\sqrt{\frac{1}{2}}}$ metres", r"\sqrt{\frac{1}{2}}"),
+        (r"\boxed{\left\{1, \frac{2}{3}\right\}}", r"\left\{1, \frac{2}{3}\right\}"),
+        (r"\boxed{[0,1\}}", r"[0,1\}"),
+        (r"a stray } and { then \boxed{1}", "1"),
+        (r"\boxed{x \\}", r"x \\"),
+        (r"\boxed{\text{so } \boxed{5}}", "5"),
+        (r"unclosed \boxed{3", None),
+        (r"\boxed{2} and then cut \boxed{\frac{3", "2"),
+        (r"empty \boxed{} and \boxed{ }", None),
+        (r"put it in \boxed{4}, never in \boxed{}", "4"),
+        (r"\fbox{3} \boxed 3 boxed{3}", None),
+        ("", None),
+    ],
+)
+def test_the_last_balanced_box_is_the_answer(text, answer):
+    """huggingface/Math-Verify#44, EvolvingLMMs-Lab/lmms-eval#1511, huggingface/trl#5026."""
+    assert extract_answer(text) == answer
+
+
+def test_extraction_takes_one_pass():
+    """Tens of thousands of unclosed boxes: a scan from each would take minutes."""
+    assert extract_answer(r"\boxed{7}" + r"\boxed{" * 50_000) == "7"
+
+
+@pytest.mark.fault("F125")
+@pytest.mark.parametrize(("first", "second", "right"), [(41, 42, True), (42, 41, False), (42, 42, True)])
+def test_a_retracted_box_does_not_count(first, second, right):
+    """huggingface/Math-Verify#57, EvolvingLMMs-Lab/lmms-eval#1512."""
+    answer = extract_answer(rf"I get \boxed{{{first}}}. No, wait: \boxed{{{second}}}.")
+    assert answer is not None and is_equivalent(answer, "42") is right
+
+
+@pytest.mark.fault("F133")
+@pytest.mark.parametrize("sequence", [(7, 8, 7), (7, 8, 8, 7), (8, 7, 8)])
+def test_an_answer_that_returns_is_kept(sequence):
+    """pettingllms-ai/PettingLLMs: boxes were de-duplicated, so 7, 8, 7 was graded as 8."""
+    assert extract_answer(" ".join(rf"\boxed{{{n}}}" for n in sequence)) == str(sequence[-1])
+
+
+@pytest.mark.fault("F132")
+def test_integers_have_no_tolerance(no_worker):
+    """pettingllms-ai/PettingLLMs: a relative tolerance accepted an off-by-one above 200."""
+    for gold in (1, 204, 999, 10**6, 10**40):
+        assert is_equivalent(str(gold), str(gold))
+        assert is_equivalent(f"{gold}.0", str(gold))
+        assert is_equivalent(f"0{gold}", str(gold))
+        assert not is_equivalent(str(gold + 1), str(gold))
+        assert not is_equivalent(f"{gold}.0001", str(gold))
+        assert not is_equivalent(f"-{gold}", str(gold))
+
+
+@pytest.mark.fault("F126")
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        (r"\frac{1}{2}", "1/2", True),
+        (r"\frac{1}{2}", "1/3", False),
+        (r"\frac12", "0.5", True),
+        (r"\dfrac{4}{6}", "2/3", True),
+        (r"-\frac{1}{2}", r"\frac{-1}{2}", True),
+        ("0.333", r"\frac{1}{3}", False),
+        ("0.6666666666", "2/3", False),
+        ("3/0", "3", False),
+        ("1e-5", "0.00001", True),
+        ("+7", "7", True),
+        (" $7$. ", "7", True),
+        (r"\(7\)", "7", True),
+        (r"\text{7}", "7", True),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"(3,\frac{\pi}{2})", True),
+    ],
+)
+def test_fractions_and_decimals_are_exact(answer, gold, right):
+    """huggingface/trl#5026, modelscope/ms-swift#10147: truncated braces made all fractions equal."""
+    assert is_equivalent(answer, gold) is right
+
+
+@pytest.mark.fault("F128")
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("pi/2", r"\frac{\pi}{2}"),
+        ("3*pi/4", r"\frac{3\pi}{4}"),
+        ("exp(16)-1", "e^{16}-1"),
+        ("sqrt(2)", r"\sqrt{2}"),
+        ("x**2+1", "x^2+1"),
+        ("70{,}000", "70000"),
+        (r"70\,000", "70000"),
+        ("70\u2009000", "70{,}000"),
+        ("70 000", "70000"),
+        ("1,234", "1234"),
+        (r"\$32,\!348", "32348"),
+        ("1,234,567.5", "1234567.5"),
+        ("½", "0.5"),
+        ("π", r"\pi"),
+    ],
+)
+def test_plain_spellings_are_read(answer, gold):
+    """huggingface/Math-Verify#69."""
+    assert is_equivalent(answer, gold)
+
+
+@pytest.mark.fault("F122")
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"\frac{1}{2006!}", r"\frac{1}{2004!}"),
+        ("2^{-98}", "2^{-99}"),
+        ("(1, 2^{-98})", "(1, 2^{-99})"),
+        (r"\{2^{-98}, 1\}", r"\{2^{-99}, 1\}"),
+        ("[0, 3^{-70}]", "[0, 3^{-71}]"),
+        ("1+10^{-80}", "1"),
+        ("1+e^{-300}", "1"),
+        ("1.41421356", r"\sqrt{2}"),
+        ("3.14159265358979", r"\pi"),
+        (r"\sqrt{2}+10^{-20}", r"\sqrt{2}"),
+    ],
+)
+def test_close_values_are_not_equal(answer, gold):
+    """huggingface/Math-Verify#14: values below 1e-15 were all equal; also inside tuples, sets and intervals."""
+    assert not is_equivalent(answer, gold)
+    assert is_equivalent(gold.replace("{", "{ "), gold)
+
+
+@pytest.mark.fault("F123")
+def test_the_sign_before_an_upright_e_counts():
+    """huggingface/Math-Verify#14."""
+    for e in (r"\mathrm{e}", r"\mathrm e", r"\text{e}", "e"):
+        gold = r"1-\frac{1}{" + e + "}"
+        assert not is_equivalent(r"1+\frac{1}{" + e + "}", gold)
+        assert is_equivalent(r"\frac{e-1}{e}", gold)
+
+
+@pytest.mark.fault("F124")
+def test_the_gold_is_the_first_argument_of_the_verifier(monkeypatch):
+    """huggingface/Math-Verify#10: verify(gold, answer) is not symmetric. Intervals and inequalities: both ways here."""
+    assert is_equivalent("(0,12.5)", "0<x<12.5") and is_equivalent("0<x<12.5", "(0,12.5)")
+    asked = []
+
+    class Pool:
+        def check(self, gold, answer):
+            asked.append((gold, answer))
+            return True
+
+    monkeypatch.setattr(grader.math_pool, "shared", Pool)
+    is_equivalent("y+17-y", "z+17-z")
+    assert asked == [("z+17-z", "y+17-y")]
+
+
+@pytest.mark.fault("B035")
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("1728", "1331, 1728", False),
+        ("1331, 1728", "1331, 1728", True),
+        ("1728, 1331", "1331, 1728", True),
+        ("(2,1)", "(1,2)", False),
+        (r"\{2,1\}", r"\{1,2\}", True),
+        ("{2,1}", "{1,2}", True),
+        ("1, 2, 3", "1, 2", False),
+        ("(0, 5)", "[0, 5]", False),
+        (r"1+\sqrt2, 1-\sqrt2", r"1 \pm \sqrt{2}", True),
+        ("1, 234", "1234", False),
+    ],
+)
+def test_a_part_of_the_answer_is_wrong(answer, gold, right):
+    """huggingface/Math-Verify#47."""
+    assert is_equivalent(answer, gold) is right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        (r"x<2 \text{ or } x>3", r"(-\infty,2)\cup(3,\infty)", True),
+        (r"x<2 \text{ or } x>4", r"(-\infty,2)\cup(3,\infty)", False),
+        (r"1 \le x \le 3", "[1,3]", True),
+        ("1 < x < 3", "[1,3]", False),
+        ("A,C", r"\text{A,C}", True),
+        (r"\textbf{(B)}\ 12", "B", True),
+        ("(B)", "B", True),
+        ("C", "B", False),
+        ("0", r"(-\infty, 0) \cup\{1\}.", False),
+        ("25", r"25\%", True),
+        ("25%", r"25\%", True),
+        ("0.25", r"25\%", False),
+        ("11", "11_2", True),
+        ("11_3", "11_2", False),
+        (r"90^\circ", "90", True),
+        (r"5\text{ cm}", "5", True),
+        ("x=5", "5", True),
+        ("3/2", "3:2", True),
+        (r"2\frac{1}{2}", "2.5", True),
+        (r"\text{Yes}", "yes", True),
+        ("on", "no", False),
+        ("evil", "live", False),
+        (r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}", True),
+        ("(x+1)^2", "x^2+2x+1", True),
+        ("70 + 1", "70", False),
+        ("", "5", False),
+        (".", "5", False),
+        (r"\frac{", "5", False),
+    ],
+)
+def test_policies(answer, gold, right):
+    """The table of verdicts on which math-verify alone is wrong, odd or harmful, and the module's stated policies."""
+    assert is_equivalent(answer, gold) is right
+
+
+def test_a_long_answer_must_be_the_gold_itself(no_worker):
+    long = "1+" * ANSWER_CHARS + "1"
+    assert is_equivalent(long, long) and not is_equivalent(long, str(ANSWER_CHARS + 1))
+
+
+def test_normalise_is_idempotent():
+    for text in (r"\left(\dfrac{1}{2},\,3\right)", r"\$ 1,234 \%", "70 000", "1, 234", r"\text{A,C}", r"$\mathrm{e}$."):
+        assert normalise(normalise(text)) == normalise(text)
+
+
+def test_rational_reads_numbers_only():
+    assert rational("007") == 7 and rational("-.5") == rational(r"-\frac{1}{2}")
+    assert all(rational(t) is None for t in ("", "-", ".", "1/0", "12,34", "x", "1e9999", "1 2", "--1"))
+
+
+def test_choice_labels_glued_to_values_become_two_golds():
+    """About 1 % of Polaris: the space of the LaTeX between label and value was lost."""
+    assert split_choice(r"\textbf{(C)}\25") == ("25", "C")
+    assert split_choice(r"\textbf{(C)}\\frac{1}{11}") == (r"\frac{1}{11}", "C")
+    assert split_choice(r"\textbf{(C)}\frac{1}{11}") == (r"\frac{1}{11}", "C")
+    assert split_choice(r"\textbf{(A)}\p<\frac{1}{8}") == (r"p<\frac{1}{8}", "A")
+    assert split_choice(r"\textbf{(B)}76") == ("76", "B")
+    assert split_choice(r"\textbf{(D)}\ 3+2\sqrt{3}") == (r"3+2\sqrt{3}", "D")
+    assert split_choice(r"\mathrm{(C)\}600") == ("600", "C")
+    assert split_choice(r"\textbf{E}") == ("E",)
+    assert split_choice(r"\text{A,C}") == (r"\text{A,C}",) and split_choice("12") == ("12",)
+    assert choice_label(r"\textbf{(C)}\ 25") == "C" and choice_label("C12") is None
+
+
+@pytest.mark.fault("F130")
+def test_golds_that_nothing_can_be_graded_against():
+    """huggingface/open-r1#420."""
+    assert gold_problem("The function is increasing on the whole interval") == "gold is a sentence"
+    assert gold_problem(r"\text{it rises until noon and falls after}") == "gold is a sentence"
+    assert gold_problem("f(x)=") == gold_problem("(,0)") == "gold is incomplete"
+    for gold in ("12", r"x=2 \text{ or } x=3", r"\text{no solution}", r"\frac{\sin x + \cos x}{\tan y \ln z}"):
+        assert gold_problem(gold) is None
+
+
+@pytest.mark.fault("B032")
+@pytest.mark.fault("F120")
+async def test_threads_and_coroutines_get_the_same_verdicts():
+    """verl-project/verl PR#5635, huggingface/Math-Verify#50 and #55: alarms fail off the main thread."""
+    pairs = [("42", "42", True), (r"\frac{1}{3}", "1/3", True), (r"\sqrt{9}", "3", True), (r"\sqrt{9}", "4", False)]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        loop = asyncio.get_running_loop()
+        verdicts = await asyncio.gather(
+            *(loop.run_in_executor(threads, is_equivalent, answer, gold) for answer, gold, _ in pairs * 2)
+        )
+    assert verdicts == [right for _, _, right in pairs * 2]
+
+
+def test_importing_the_graders_loads_no_heavy_library():
+    code = (
+        "import sys, metaagent_x.tasks.grader, metaagent_x.tasks.mixture\n"
+        "print([m for m in ('jax', 'sympy', 'math_verify', 'grain', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def _real_golds():
+    for name in ("polaris", "math500", "gsm8k", "aime24", "aime25"):
+        for _, rubric in load(name, str(DATA / name)):
+            yield rubric.gold[0]
+    for line in (DATA / "olympiadbench" / "OE_TO_maths_en_COMP.jsonl").read_text().splitlines():
+        answers = json.loads(line)["final_answer"]
+        if len(answers) == 1 and gold_problem(answers[0]) is None:
+            yield answers[0]
+
+
+def _own_form(gold):
+    """A text that a solver would write: the gold, with its spaces and fractions written in another way."""
+    value = gold.strip().strip("$").replace(r"\frac", r"\dfrac")
+    return rf"Therefore the answer is $\boxed{{ {value} }}$."
+
+
+def _check_golds(golds):
+    refused, plus_one = [], []
+    for gold in golds:
+        answer = extract_answer(_own_form(gold))
+        if answer is None or not is_equivalent(answer, gold):
+            refused.append(gold)
+        value = rational(normalise(gold))
+        if value is not None and value.denominator == 1 and is_equivalent(str(value + 1), gold):
+            plus_one.append(gold)
+    assert not plus_one
+    assert not refused
+
+
+@needs_rows
+def test_real_golds_accept_their_own_boxed_form():
+    _check_golds(random.Random(0).sample(list(_real_golds()), 60))
+
+
+@needs_rows
+@pytest.mark.slow
+def test_all_real_golds_accept_their_own_boxed_form():
+    _check_golds(_real_golds())
