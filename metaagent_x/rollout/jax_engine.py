@@ -138,7 +138,7 @@ def insert(cache: decode.Cache, prefix: decode.Cache, slot: Array) -> decode.Cac
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def _own_weights(params: Params, *, config: Qwen3Config) -> Params:
-    # Copied: the trainer donates its buffers to its next update, and jit hands unchanged inputs on without a copy.
+    # Never the buffers of the trainer: it donates them to its next update.
     return decode.unstack(jax.tree.map(jnp.copy, params), config)
 
 
