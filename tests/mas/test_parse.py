@@ -71,7 +71,7 @@ async def test_latex_reaches_the_agent_as_written():
     "def f(t, *a, k=1, **w):\n    return [t + str(i) for i in range(k)]\nanswer = f(task)[0]",
     "try:\n    x = 1\nexcept ValueError as e:\n    print(e)\nfor i, (a, *b) in enumerate([(1, 2)]): print(i, a, b)",
     "if (n := 3) > 2: answer = (lambda z: solver()(z))(task)",
-    "match kind:\n    case 'math': a = 1\n    case [x, *y]: a = x or y\n    case {'k': v, **r}: a = v or r\n    case w: a = w",
+    "match kind:\n    case [x, *y]: a = x or y\n    case {'k': v, **r}: a = v or r\n    case w: a = w",
     "from metaagent_x.mas import solver, ensemble as many\nimport metaagent_x\nanswer = many([solver()])(task)",
     "class Plan:\n    text = task\nanswer = solver()(Plan.text.strip().upper())",
     "with open_nothing as f: print(f)\nopen_nothing = 1",
