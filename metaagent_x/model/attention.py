@@ -5,7 +5,6 @@ Every kernel gives the same outputs and gradients as `xla` (tested with two segm
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -49,11 +48,6 @@ def _tile_scores(q: Array, k: Array, places: tuple[Array, Array], i: Array, j: A
         _tile(segments, i, size), _tile(segments, j, size), _tile(positions, i, size), _tile(positions, j, size)
     )
     return jnp.where(visible, scores, _MASKED)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _blockwise(q: Array, k: Array, v: Array, segment_ids: Array, positions: Array, size: int) -> Array:
-    return _blockwise_forward(q, k, v, segment_ids, positions, size)[0]
 
 
 def _blockwise_forward(
@@ -117,6 +111,11 @@ def _add_tile(whole: Array, part: Array, index: Array, size: int) -> Array:
     return lax.dynamic_update_slice_in_dim(whole, _tile(whole, index, size) + part, index * size, axis=1)
 
 
+def _blockwise_value(q: Array, k: Array, v: Array, segment_ids: Array, positions: Array, size: int) -> Array:
+    return _blockwise_forward(q, k, v, segment_ids, positions, size)[0]
+
+
+_blockwise = jax.custom_vjp(_blockwise_value, nondiff_argnums=(5,))
 _blockwise.defvjp(_blockwise_forward, _blockwise_backward)
 
 

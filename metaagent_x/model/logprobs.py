@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -99,17 +98,10 @@ def _is_target(logits: Array, targets: Array) -> Array:
     return lax.broadcasted_iota(targets.dtype, logits.shape, 2) == targets[..., None]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _score(
-    hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str
-) -> tuple[Array, Array]:
-    """hidden [R, N, D], weight [V, D], targets [R, N] -> log-probs and entropies, both [R, N]."""
-    return _score_forward(hidden, weight, targets, temperature, width, dtype)[0]
-
-
 def _score_forward(
     hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    """hidden [R, N, D], weight [V, D], targets [R, N] -> (log-probs, entropies), both [R, N], and what to keep."""
     low = weight.astype(dtype)
 
     def score(part: tuple[Array, Array]) -> tuple[Array, Array, Array]:
@@ -147,4 +139,11 @@ def _score_backward(
     return _joined(d_hidden), d_weight.astype(weight.dtype), no_gradient
 
 
+def _score_value(
+    hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str
+) -> tuple[Array, Array]:
+    return _score_forward(hidden, weight, targets, temperature, width, dtype)[0]
+
+
+_score = jax.custom_vjp(_score_value, nondiff_argnums=(3, 4, 5))
 _score.defvjp(_score_forward, _score_backward)

@@ -146,10 +146,4 @@ def abstract_params(config: Qwen3Config) -> tuple[Params, Params]:
     Nothing is allocated.
     """
     state = nnx.state(nnx.eval_shape(lambda: Qwen3(config, jax.random.key(0))), nnx.Param)
-    axes: Params = {}
-    for path, param in nnx.to_flat_state(state):
-        node = axes
-        for part in path[:-1]:
-            node = node.setdefault(part, {})
-        node[path[-1]] = param.get_metadata("axes")
-    return nnx.to_pure_dict(state), axes
+    return nnx.to_pure_dict(state), nnx.to_pure_dict(state, lambda param: param.get_metadata("axes"))

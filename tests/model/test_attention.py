@@ -9,6 +9,8 @@ import pytest
 
 from metaagent_x.model import attention as lib
 
+QUICK = {"xla_backend_optimization_level": 0}  # these tests are about the algebra: compile fast
+
 
 def dense(q, k, v, segment_ids, positions):
     """Everything at once, heads repeated, in the simplest words."""
@@ -52,7 +54,7 @@ def test_outputs_and_gradients_equal_the_dense_form(length, block, lengths, kv_h
             out = attend(q, k, v, segments, positions)
             return jnp.sum(out * weights), out
 
-        (_, out), grads = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))(*arrays)
+        (_, out), grads = jax.jit(jax.value_and_grad(total, (0, 1, 2), has_aux=True), compiler_options=QUICK)(*arrays)
         return np.where(real[..., None, None], out, 0), grads
 
     got, want = run(functools.partial(lib.xla_attention, block=block)), run(dense)
@@ -86,7 +88,7 @@ def test_padding_is_finite_forward_and_backward(block):
     def total(*arrays):
         return jnp.sum(lib.xla_attention(*arrays, segments, positions, block=block) ** 2)
 
-    out, grads = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(*arrays)
+    out, grads = jax.jit(jax.value_and_grad(total, (0, 1, 2)), compiler_options=QUICK)(*arrays)
     assert all(np.isfinite(x).all() for x in (out, *grads))
 
 

@@ -11,6 +11,8 @@ import pytest
 from metaagent_x.model import attention, logprobs, qwen3, sharding
 from metaagent_x.model.sharding import ShardingError
 
+QUICK = {"xla_backend_optimization_level": 0}  # these tests are about placement: compile fast
+
 
 def batch(config, rows=8, length=20):
     rng = np.random.default_rng(0)
@@ -29,7 +31,9 @@ def loss(params, config, tokens, positions, segments):
 @pytest.fixture(scope="module")
 def single(config):
     params = qwen3.init(config, jax.random.key(0))
-    return params, *jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, config, *batch(config))
+    return params, *jax.jit(jax.value_and_grad(loss), static_argnums=1, compiler_options=QUICK)(
+        params, config, *batch(config)
+    )
 
 
 @pytest.mark.parametrize(("fsdp", "tensor"), [(8, 1), (4, 2), (2, 4)])
@@ -45,6 +49,7 @@ def test_meshes_of_eight_equal_one_device(config, single, fsdp, tensor, monkeypa
     step = jax.jit(
         jax.value_and_grad(loss),
         static_argnums=1,
+        compiler_options=QUICK,
         out_shardings=(sharding.replicated(mesh), sharding.param_shardings(config, mesh)),
     )
     with jax.set_mesh(mesh):
