@@ -4,7 +4,7 @@ Every problem has two correct forms of solution. The direct one is short, and su
 the whole computation must happen at once. The stepwise one is longer, and each of its tokens is easy. So there is
 something to gain for the Executor (prefer the good form) and for the Designer (ask for it, vote, test and retry).
 
-  math  sort distinct digits, subtract one item from another    "sort 7 2 9 ascending, item 3 minus item 1"
+  math  sort distinct digits, combine three items               "sort 7 2 9 ascending, item 3 - item 2 + item 1"
   code  two operations on every integer of a line, one result   "read integers, to each add 17, then times 3, print max"
 
 Carrying sums modulo 10 were left out: a small model learns the addition table suddenly and late, or not at all.
@@ -37,10 +37,14 @@ READ = "a=[int(x) for x in input().split()]\n"
 
 @dataclasses.dataclass(frozen=True)
 class SortProblem:
-    """Sort distinct digits, subtract item `low` from item `high` (counted from 1)."""
+    """Sort distinct digits, then item `high` - item `middle` + item `low`, counted from 1; low < middle < high.
+
+    The order of the items keeps every value that occurs within 0 to 9: nothing is carried.
+    """
 
     digits: tuple[int, ...]
     high: int
+    middle: int
     low: int
 
     @property
@@ -50,16 +54,16 @@ class SortProblem:
     @property
     def content(self) -> str:
         """The same for every order of the digits: an order seen in training says nothing about a held-out set."""
-        return f"{sorted(self.digits)} {self.high} {self.low}"
+        return f"{sorted(self.digits)} {self.high} {self.middle} {self.low}"
 
     @property
     def prompt(self) -> str:
-        return f"sort {_spaced(self.digits)} ascending, item {self.high} minus item {self.low}"
+        return f"sort {_spaced(self.digits)} ascending, item {self.high} - item {self.middle} + item {self.low}"
 
     @property
     def answer(self) -> int:
-        up = sorted(self.digits)
-        return up[self.high - 1] - up[self.low - 1]
+        high, middle, low = self._items()
+        return high - middle + low
 
     @property
     def direct(self) -> str:
@@ -67,8 +71,13 @@ class SortProblem:
 
     @property
     def stepwise(self) -> str:
+        high, middle, low = self._items()
+        first = f"{high}-{middle}={high - middle}"
+        return f"{_spaced(sorted(self.digits))}\n{first}\n{high - middle}+{low}={self.answer}\n{self.direct}"
+
+    def _items(self) -> tuple[int, int, int]:
         up = sorted(self.digits)
-        return f"{_spaced(up)}\n{up[self.high - 1]}-{up[self.low - 1]}={self.answer}\n{self.direct}"
+        return up[self.high - 1], up[self.middle - 1], up[self.low - 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,8 +187,8 @@ def _pair(drawn: Problem, name: str, rng: random.Random) -> tuple[Task, Rubric]:
 
 def _draw_sort(rng: random.Random) -> SortProblem:
     digits = rng.sample(range(10), rng.choice(SORT_SIZES))
-    low, high = sorted(rng.sample(range(1, len(digits) + 1), 2))
-    return SortProblem(tuple(digits), high, low)
+    low, middle, high = sorted(rng.sample(range(1, len(digits) + 1), 3))
+    return SortProblem(tuple(digits), high, middle, low)
 
 
 def _draw_list(rng: random.Random) -> ListProblem:
