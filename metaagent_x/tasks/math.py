@@ -69,6 +69,8 @@ def _cheap_verdict(answer: str, gold: str) -> bool | None:
         return bool(answer.strip())
     if len(answer) > ANSWER_CHARS or len(gold) > ANSWER_CHARS:
         return answer.strip() == gold.strip()
+    if answer.isdecimal() and gold.isdecimal():
+        return int(answer) == int(gold)
     a, g = normalise(answer), normalise(gold)
     if not a or not g:
         return False
@@ -154,6 +156,10 @@ _UNICODE = str.maketrans({
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ",
     "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "±": r"\pm ",
 })  # fmt: skip
+# Some Polaris golds lost their letters: \frac{}{2}, (,0), ^2=b-, f(x)=.
+_INCOMPLETE = re.compile(
+    r"=\s*$|^\s*[\^_]|\(\s*[,^]|,\s*\)|\\frac\{\s*\}|\\frac\{[^{}]*\}\{\s*\}|[+-]\s*\^|[^{^\s][+-]\s*[})]"
+)
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 
 
@@ -235,6 +241,6 @@ def gold_problem(gold: str) -> str | None:
     plain = re.sub(r"\\[A-Za-z]+|[{}$]", " ", re.sub(_STYLE + r"\s*\{", " ", gold))
     if len(re.findall(r"[A-Za-z]{2,}", plain)) >= 5:
         return "gold is a sentence"
-    if re.search(r"=\s*$|^\s*\(\s*,|,\s*\)\s*$", gold):
+    if _INCOMPLETE.search(gold):
         return "gold is incomplete"
     return None

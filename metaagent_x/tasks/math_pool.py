@@ -8,6 +8,7 @@ that the host enforces. The host may hold JAX threads and must not fork (jax-ml/
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import json
 import os
@@ -86,9 +87,11 @@ class _Worker:
         return json.loads(data)
 
     @property
-    def hit_limit(self) -> bool:
-        """True if a limit ended it: the CPU timer's signal, or our kill after the wall limit."""
-        return self.timed_out or self.process.returncode == -signal.SIGPROF
+    def ending(self) -> str:
+        """What ended it: "wall" (our kill), "cpu" (its CPU timer's signal), or "died" (anything else)."""
+        if self.timed_out:
+            return "wall"
+        return "cpu" if self.process.returncode == -signal.SIGPROF else "died"
 
     def kill(self) -> None:
         """Ends it, waits for it, closes its pipes."""
@@ -109,6 +112,9 @@ class VerifierPool:
     Args:
       workers: comparisons at once; more callers wait, and their waiting is not counted against them.
       cpu_s, wall_s: seconds of one comparison. memory_mb: MiB of address space of a worker.
+
+    Attributes:
+      started: workers started so far. ended: workers lost so far, by "cpu", "wall" (limits) and "died".
     """
 
     def __init__(
@@ -117,6 +123,7 @@ class VerifierPool:
         self.owner = os.getpid()
         self.cpu_s, self.wall_s, self.memory_mb = cpu_s, wall_s, memory_mb
         self.started = 0
+        self.ended: collections.Counter[str] = collections.Counter()
         self._places: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         self._workers = workers
         for _ in range(workers):
@@ -137,8 +144,9 @@ class VerifierPool:
                 try:
                     return worker.ask(gold, answer, self.wall_s)
                 except _Died as problem:
-                    ended, worker, reason = worker, None, problem
-                    if ended.hit_limit:
+                    ending, worker, reason = worker.ending, None, problem
+                    self.ended[ending] += 1
+                    if ending != "died":
                         return False
             raise VerifierFailure(f"two math workers died on one comparison: {reason}")
         finally:

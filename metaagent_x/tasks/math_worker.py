@@ -90,7 +90,7 @@ def read(text: str) -> Any:
         basic_latex=True, units=True, malformed_operators=True, nits=True, boxed="none", equations=False
     )
     try:
-        value = parse_latex_cached(normalize_latex(plain_to_latex(text), config))
+        value: Any = parse_latex_cached(normalize_latex(plain_to_latex(text), config))
         floats = value.atoms(Float)
         return value.xreplace({f: Rational(str(f)) for f in floats}) if floats else value
     except MemoryError:

@@ -101,17 +101,19 @@ async def test_a_failure_of_the_grader_is_void_and_counted_and_tried_again(grade
         assert (await grader.grade(rubric, text)).void
 
 
-async def test_a_caller_that_gives_up_takes_no_verdict_from_others(grader, monkeypatch):
-    go = threading.Event()
+async def test_a_caller_that_gives_up_takes_no_verdict_from_others(monkeypatch):
+    """Two wait for a verdict that has not begun (the only thread is busy); one of them is cancelled."""
+    go, grader = threading.Event(), Grader(workers=1)
     monkeypatch.setattr(module, "is_equivalent", lambda answer, gold: go.wait(30))
-    first = asyncio.ensure_future(grader.grade(MATH, r"\boxed{25}"))
-    second = asyncio.ensure_future(grader.grade(MATH, r"\boxed{25}"))
+    busy = asyncio.ensure_future(grader.grade(MATH, r"\boxed{1}"))
+    first, second = (asyncio.ensure_future(grader.grade(MATH, r"\boxed{25}")) for _ in range(2))
     await asyncio.sleep(0.05)
     first.cancel()
-    go.set()
-    assert (await second).correct
     with pytest.raises(asyncio.CancelledError):
         await first
+    go.set()
+    assert (await second).correct and (await busy).correct
+    grader.close()
 
 
 async def test_a_closed_grader_says_so():

@@ -287,8 +287,17 @@ def test_golds_that_nothing_can_be_graded_against():
     """huggingface/open-r1#420."""
     assert gold_problem("The function is increasing on the whole interval") == "gold is a sentence"
     assert gold_problem(r"\text{it rises until noon and falls after}") == "gold is a sentence"
-    assert gold_problem("f(x)=") == gold_problem("(,0)") == "gold is incomplete"
-    for gold in ("12", r"x=2 \text{ or } x=3", r"\text{no solution}", r"\frac{\sin x + \cos x}{\tan y \ln z}"):
+    for gold in ("f(x)=", "(,0)", r"\frac{}{2}", r"\frac{b-}{-}", "^2=3b", "(^2+b^2)^n"):
+        assert gold_problem(gold) == "gold is incomplete"
+    for gold in (
+        "12",
+        r"x=2 \text{ or } x=3",
+        r"\text{no solution}",
+        r"\frac{\sin x + \cos x}{\tan y \ln z}",
+        "(-2,-1)",
+        "x^{-1}",
+        "0^{+}",
+    ):
         assert gold_problem(gold) is None
 
 

@@ -29,6 +29,7 @@ def test_a_blow_up_is_wrong_and_costs_no_other_verdict(pool):
         verdicts = [threads.submit(pool.check, gold, answer) for gold, answer, _ in good * 3]
         assert [v.result() for v in verdicts] == [right for _, _, right in good * 3]
         assert not any(v.result() for v in bad)
+    assert pool.ended == {"cpu": 2}
     assert pool.check(r"\frac{\pi}{2}", "pi/2")
 
 
@@ -51,7 +52,7 @@ def test_the_wall_limit_ends_a_worker_that_does_not_answer():
         os.kill(worker.process.pid, signal.SIGSTOP)
         assert not pool.check("3", r"\sqrt{9}")
         pool.wall_s = 20.0
-        assert pool.check("3", r"\sqrt{9}") and pool.started == 2
+        assert pool.check("3", r"\sqrt{9}") and pool.started == 2 and pool.ended == {"wall": 1}
     finally:
         pool.close()
 
@@ -61,7 +62,7 @@ def test_a_worker_that_dies_of_itself_is_replaced_and_asked_again():
     try:
         assert pool.check("2", r"\sqrt{4}")
         os.kill(pool._places.queue[0].process.pid, signal.SIGTERM)
-        assert pool.check("2", r"\sqrt{4}") and pool.started == 2
+        assert pool.check("2", r"\sqrt{4}") and pool.started == 2 and pool.ended == {"died": 1}
     finally:
         pool.close()
 
