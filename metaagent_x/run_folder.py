@@ -26,7 +26,7 @@ import ml_collections
 from metaagent_x.config import ConfigError
 
 # These say how far a run goes and where it lies, not what a step computes: they may change when it is resumed.
-RESUMABLE_CHANGES = frozenset({"workdir", "steps", "checkpoint.every", "checkpoint.keep"})
+RESUMABLE_CHANGES = frozenset({"workdir", "steps", "checkpoint.every", "checkpoint.keep", "sft.cache"})
 PROBE_BYTES = 1 << 20
 
 
@@ -68,13 +68,13 @@ class RunFolder:
 
         Args:
           step: 1 for the first. roles: who learned at this step.
-          metrics: name -> number. A number that is not finite is written as null, and named under `nonfinite`.
+          metrics: name -> number. A number that is not finite is written as null, and named under `not_finite`.
         """
         active = sorted(roles)
         line: dict[str, Any] = {"step": step, "stage": "+".join(active), "role/active": active}
         line |= {key: float(metrics[key]) for key in sorted(metrics)}
         if wrong := [k for k, v in line.items() if isinstance(v, float) and not math.isfinite(v)]:
-            line |= dict.fromkeys(wrong) | {"nonfinite": wrong}
+            line |= dict.fromkeys(wrong) | {"not_finite": wrong}
         self._append("metrics.jsonl", line)
         self._draw(step, metrics)
 

@@ -42,7 +42,9 @@ def test_a_number_that_is_not_finite_is_null_and_named(tmp_path):
     folder.log(1, {"executor"}, {"grad_norm": float("nan"), "loss/executor": float("inf"), "accuracy": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()
     line = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert line["grad_norm"] is None and line["nonfinite"] == ["grad_norm", "loss/executor"] and line["accuracy"] == 0.5
+    assert (
+        line["grad_norm"] is None and line["not_finite"] == ["grad_norm", "loss/executor"] and line["accuracy"] == 0.5
+    )
 
 
 def test_a_resumed_run_writes_what_an_uninterrupted_one_does(tmp_path):

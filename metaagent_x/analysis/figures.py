@@ -61,6 +61,7 @@ def learning_curve(
         last = max([*steps, *(s for series in points.values() for s, _ in series), 1])
         axes.set_xlim(-0.012 * last, last * 1.012)
         axes.set_xlabel("step")
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
         return _svg(figure, "learning", "Accuracy over training steps")
@@ -68,7 +69,7 @@ def learning_curve(
 
 def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]) -> Markup:
     """Stacked shares of the structures that ran, smoothed over a few steps, labelled at the right edge."""
-    names = sorted(shares, key=lambda n: -float(np.nansum(shares[n])))
+    names = sorted(shares, key=lambda n: (n == "invalid", -float(np.nansum(shares[n]))))
     with matplotlib.rc_context(_STYLE):
         figure, axes = _axes(10.2, 3.3, right=0.80)
         layers = np.array([rolling_mean(np.nan_to_num(np.asarray(shares[n], float)), WINDOW) for n in names])
@@ -77,6 +78,7 @@ def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]
         colors = [MUTED if n == "invalid" else SERIES[i % len(SERIES)] for i, n in enumerate(names)]
         axes.stackplot(steps, layers, colors=colors, edgecolor=PAPER, linewidth=0.8)
         _edge_labels(axes, names, layers[:, -1], colors)
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
         axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]), xlabel="step")
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
         axes.grid(False)

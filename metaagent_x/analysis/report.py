@@ -185,7 +185,8 @@ def _gate(run: Run) -> Markup | None:
     ]
     own = run.gate["accuracy"]
     rows.append(["Designer's own choice", *(_heat(own[k], tag("b", f"{own[k]:.0%}")) for k in ("math", "code"))])
-    note = f"Accuracy of every structure forced on every task before RL. Gate: {run.gate['message']}."
+    passed = "passed" if run.gate["passed"] else "not passed"
+    note = f"Accuracy of every structure forced on every task before RL. Gate: {passed}."
     return tag(
         "div",
         tag("h2", "Headroom at the start"),

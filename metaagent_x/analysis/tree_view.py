@@ -44,20 +44,21 @@ def render(rows: Sequence[Row], question: str = "") -> Markup:
         f"  step {first['step']}",
         class_="number",
     )
-    designs = []
+    designs, shown = [], False
     for index in sorted({r["design"] for r in rows}):
         calls = [r for r in rows if r["design"] == index and r["role"] != "designer"]
-        designs.append(_design(index, designer.get(index), calls))
+        designs.append(_design(index, designer.get(index), calls, unfold=bool(calls) and not shown))
+        shown |= bool(calls)
     return join(head, tag("pre", question) if question else None, *designs)
 
 
-def _design(index: int, row: Row | None, calls: Sequence[Row]) -> Markup:
+def _design(index: int, row: Row | None, calls: Sequence[Row], *, unfold: bool) -> Markup:
     problem = (row or {}).get("problem")
     head = [tag("b", f"Design {index + 1}", class_="designer")]
     if row:
         head += [*_credit(row), _tokens(row), tag("span", problem or row.get("structure") or "valid", class_="tag")]
     runs = [
-        _execution(number, list(turns), unfolded=index == number == 0)
+        _execution(number, list(turns), unfolded=unfold and number == 0)
         for number, turns in itertools.groupby(
             sorted(calls, key=lambda r: (r["execution"], _order(r["path"]))), key=lambda r: r["execution"]
         )
