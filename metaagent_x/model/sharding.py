@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,15 +110,6 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def replicated(mesh: Mesh) -> NamedSharding:
     """The whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())
-
-
-def check_rows(rows: int, mesh: Mesh) -> None:
-    """Raises ShardingError unless `rows` can be split over the mesh's batch axis."""
-    parts = mesh.shape["fsdp"]
-    if rows % parts:
-        raise ShardingError(
-            f"{rows} rows cannot be split over mesh.fsdp {parts}; pad to {math.ceil(rows / parts) * parts} rows"
-        )
 
 
 def constrain_batch(x: Array) -> Array:

@@ -124,10 +124,3 @@ def test_meshes_that_do_not_exist_are_refused():
         sharding.make_mesh(4, 4)
     with pytest.raises(ShardingError, match="at least 1"):
         sharding.make_mesh(0, 1)
-
-
-def test_rows_must_split_over_the_mesh():
-    mesh = sharding.make_mesh(8)
-    sharding.check_rows(16, mesh)
-    with pytest.raises(ShardingError, match=r"9 rows .* pad to 16"):
-        sharding.check_rows(9, mesh)
