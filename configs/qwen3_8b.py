@@ -1,6 +1,6 @@
 """Qwen3-8B on one node of eight H200. Not measured. See configs/qwen3_4b.py for what it needs.
 
-  python -m metaagent_x.train --config=configs/qwen3_8b.py
+python -m metaagent_x.train --config=configs/qwen3_8b.py
 """
 
 import ml_collections

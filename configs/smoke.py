@@ -1,6 +1,6 @@
 """Every station of a run in under three minutes: is it wired up? No claim that anything is learned.
 
-  python -m metaagent_x.train --config=configs/smoke.py
+python -m metaagent_x.train --config=configs/smoke.py
 """
 
 import ml_collections

@@ -54,5 +54,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.learner.micro_rows = 16
     c.learner.updates_per_step = 1
 
-    c.sft.max_steps = 4000
+    c.sft.max_steps = 2000
+    c.sft.eval_every = 100
     return c

@@ -95,7 +95,7 @@ def engines(
 
 
 def rehearsal(config: ml_collections.ConfigDict, pools: Pools) -> dict[str, Engine]:
-    """One scripted engine for both roles that knows the tasks of every step; it never stands in for a trained policy."""
+    """One scripted engine for both roles that knows the tasks of every step; never a stand-in for a trained policy."""
     tasks = [pair for step in range(config.steps) for pair in pools.train.batch_at(step)]
     engine = Rehearsal(tasks, chat_for(config.tokenizer))
     return {"designer": engine, "executor": engine}

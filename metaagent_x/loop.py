@@ -41,7 +41,13 @@ async def gather(
     trees: list[RolloutTree] = []
     for _ in range(1 + MAX_TOP_UPS):
         trees += await collect(
-            pools.train.batch_at(draws), engines, grader, designs=c.designs, executions=c.executions, config=c, step=step
+            pools.train.batch_at(draws),
+            engines,
+            grader,
+            designs=c.designs,
+            executions=c.executions,
+            config=c,
+            step=step,
         )
         draws += 1
         live = sum(any(t.advantage for t in credit.assign([tree], roles)) for tree in trees)
@@ -119,7 +125,9 @@ async def final(
             side = {"cold": cold, "rl": rl}
             mixed = {"designer": side[designer]["designer"], "executor": side[executor]["executor"]}
             await evaluate(c, tasks, mixed, grader, folder, "cross", step, designer=designer, executor=executor)
-    view = Table("step", "what", "T", "Designer", "Executor", "accuracy", "math", "code", "valid", title="held-out tasks")
+    view = Table(
+        "step", "what", "T", "Designer", "Executor", "accuracy", "math", "code", "valid", title="held-out tasks"
+    )
     for r in folder.evaluations():
         numbers = [f"{r[k]:.3f}" for k in ("accuracy", "accuracy/math", "accuracy/code", "valid")]
         view.add_row(str(r["step"]), r["name"], f"{r['temperature']:g}", r["designer"], r["executor"], *numbers)

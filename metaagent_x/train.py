@@ -15,7 +15,7 @@ import time
 
 import jax
 import ml_collections
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
@@ -50,19 +50,27 @@ def main(_: list[str]) -> None:
     for field, flag in _OVERRIDES.items():
         if flag.value is not None:
             settings[field] = flag.value
+    logging.set_verbosity(logging.WARNING)  # Orbax tells every file it writes
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    began = time.perf_counter()
     try:
         config.validate(settings)
         pools = assemble.pools(settings)
         folder = RunFolder(settings.workdir, settings)
         if settings.mesh.simulate:
             jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
-        asyncio.run(train(settings, pools, folder))
+        try:
+            asyncio.run(train(settings, pools, folder))
+        except loop.Stopped as reason:
+            console.print(f"[yellow]stopped:[/] {reason}", highlight=False)
+            console.print(f"report: {write_report(folder.path)}")
+            sys.exit(1)
+        console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
     except (config.ConfigError, DatasetError) as error:
-        console.print(f"[red]bad input:[/] {error}", highlight=False)
+        console.print("bad input:", str(error), highlight=False, markup=False)
         sys.exit(2)
-    except loop.Stopped as reason:
-        console.print(f"[yellow]stopped:[/] {reason}", highlight=False)
+    except OSError as error:
+        console.print(f"{settings.workdir}: {error}; what was written before is whole", highlight=False, markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print(f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}")
@@ -71,7 +79,6 @@ def main(_: list[str]) -> None:
 
 async def train(c: ml_collections.ConfigDict, pools: assemble.Pools, folder: RunFolder) -> None:
     """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report."""
-    began = time.perf_counter()
     cold = await sft.cold_start(c, pools)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
     start = {name: learner.init(cold.params) for name in sorted(set(owner.values()))}
@@ -115,7 +122,6 @@ async def train(c: ml_collections.ConfigDict, pools: assemble.Pools, folder: Run
         for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
             await one.close()
         grader.close()
-        console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
 
 
 if __name__ == "__main__":

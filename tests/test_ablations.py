@@ -1,6 +1,7 @@
 """Every ablation changes what it says on one recorded batch, and nothing else."""
 
 import asyncio
+import functools
 import itertools
 
 import jax
@@ -54,7 +55,7 @@ def record(m, n):
     def design(request):
         return SCRIPTS[next(turn[request.messages[0]]) % len(SCRIPTS)]
 
-    executor = Mixed(lambda r: f"\\boxed{{{1 + (executor.seed % 3 == 0)}}}")
+    executor = Mixed(lambda r: "so " * (executor.seed % 4) + f"\\boxed{{{1 + (executor.seed % 3 == 0)}}}")
     engines = {"designer": ScriptedEngine(design), "executor": executor}
     return asyncio.run(collect(pairs, engines, Grader(), designs=m, executions=n, config=c, step=0))
 
@@ -71,6 +72,7 @@ def params():
     return qwen3.init(MODEL, jax.random.key(0))
 
 
+@functools.lru_cache(maxsize=None)  # noqa: UP033  compiled once for each set of settings
 def learner(**fields):
     s = settings.base().learner
     s.row_tokens, s.micro_rows, s.updates_per_step, s.learning_rate = 512, 4, 1, 1e-2
@@ -160,9 +162,8 @@ def test_updates_per_step_makes_so_many_updates_and_the_later_ones_leave_ratio_o
 
 @pytest.mark.parametrize(
     "change",
-    [{"weigh": "execution"}, {"aggregate": "sequence_mean"}, {"aggregate": "group_mean"},
-     {"aggregate": "constant", "constant_denominator": 50.0}],
-)  # fmt: skip
+    [{"weigh": "execution"}, {"aggregate": "sequence_mean"}, {"aggregate": "constant", "constant_denominator": 50.0}],
+)
 def test_weigh_and_aggregate_change_the_update(trees, params, change):
     base, *_ = play(trees, params, {"executor"})
     other, *_ = play(trees, params, {"executor"}, **change)
@@ -199,9 +200,7 @@ def test_truncated_rows_are_trained_or_masked(trees):
     cut = [t for t in trees]
     from dataclasses import replace
 
-    cut[0].designs[0].executions[0].calls[0] = replace(
-        cut[0].designs[0].executions[0].calls[0], finish_reason="length"
-    )
+    cut[0].designs[0].executions[0].calls[0] = replace(cut[0].designs[0].executions[0].calls[0], finish_reason="length")
     kept = credit.assign(cut, frozenset({"executor"}), truncated="train")
     masked = credit.assign(cut, frozenset({"executor"}), truncated="mask")
     assert len(kept) == len(masked) + 1

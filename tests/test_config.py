@@ -120,7 +120,9 @@ def test_lengths_that_cannot_fit_are_refused_with_the_three_numbers(prompt, comp
 
 
 @pytest.mark.fault("F021")
-@pytest.mark.parametrize(("field", "value"), [("top_p", 0.9), ("top_k", 20), ("min_p", 0.1), ("repetition_penalty", 1.1)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("top_p", 0.9), ("top_k", 20), ("min_p", 0.1), ("repetition_penalty", 1.1)]
+)
 def test_sampling_that_is_not_the_policys_own_is_refused_in_training(field, value):
     """Truncated or penalised sampling renormalises log-probs and biases the ratio (ms-swift#8442, trl#6789)."""
     assert f"rollout.{field}={value}" in refusal(**{f"rollout__{field}": value})

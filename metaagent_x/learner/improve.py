@@ -41,7 +41,8 @@ def improve(
     s = learner.settings
     trained = credit.assign(trees, roles, weigh=s.weigh, call_cost=s.call_cost, truncated=s.truncated)
     metrics = {
-        f"groups/flat/{role}": credit.flat_groups(trees, role, call_cost=s.call_cost) for role in ("designer", "executor")
+        f"groups/flat/{role}": credit.flat_groups(trees, role, call_cost=s.call_cost)
+        for role in ("designer", "executor")
     }
     out = dict(states)
     for name in sorted({owner[role] for role in roles}):

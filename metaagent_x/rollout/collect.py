@@ -201,7 +201,6 @@ def answer_in_script(task: Task, script: str, answer_text: str) -> bool:
     return any(isinstance(n, ast.Constant) and isinstance(n.value, str) and answer in n.value for n in nodes)
 
 
-
 def with_temperature(config: ml_collections.ConfigDict, temperature: float) -> ml_collections.ConfigDict:
     """A copy of the settings that samples at another temperature (0 = greedy): for evaluation only."""
     copy = ml_collections.ConfigDict(config)

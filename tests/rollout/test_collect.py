@@ -48,7 +48,9 @@ def tasks(n=1):
 
 def run(pairs, designer, executor, *, m=2, n=2, config=None, grader=None, step=0):
     engines = {"designer": ScriptedEngine(designer), "executor": ScriptedEngine(executor)}
-    job = collect(pairs, engines, grader or BoxGrader(), designs=m, executions=n, config=config or make_config(), step=step)
+    job = collect(
+        pairs, engines, grader or BoxGrader(), designs=m, executions=n, config=config or make_config(), step=step
+    )
     return asyncio.run(job), engines
 
 
@@ -135,7 +137,8 @@ def test_a_defect_in_an_engine_is_raised_not_counted_as_void():
 
 
 @pytest.mark.parametrize(
-    ("completion", "problem"), [("let me think", "no_script"), ("answer = sovler()(task)", "sovler"), ("answer = (", "")]
+    ("completion", "problem"),
+    [("let me think", "no_script"), ("answer = sovler()(task)", "sovler"), ("answer = (", "")],
 )
 def test_an_invalid_design_runs_nothing_and_is_a_counted_row_of_zeros(completion, problem):
     (tree,), engines = run(tasks(), lambda r: completion, box, m=2, n=3)
@@ -206,7 +209,10 @@ def test_executors_sample_as_configured_in_training_and_greedily_in_evaluation()
 @pytest.mark.fault("F172")
 @pytest.mark.parametrize(
     ("script", "flag"),
-    [("answer = '\\\\boxed{2}'", "no_calls"), ("x = solver()(task)\nanswer = '\\\\boxed{2}'", "answer_not_from_agents")],
+    [
+        ("answer = '\\\\boxed{2}'", "no_calls"),
+        ("x = solver()(task)\nanswer = '\\\\boxed{2}'", "answer_not_from_agents"),
+    ],
 )
 def test_an_answer_that_no_agent_gave_scores_zero(script, flag):
     """The Designer must not bypass the Executor (reference code)."""
@@ -232,7 +238,7 @@ def test_a_step_in_which_every_design_fails_gives_no_executor_rows_and_finite_me
 
 @pytest.mark.fault("B040")
 def test_braces_in_a_task_reach_the_model_unchanged():
-    task = Task("b", "math", "Let A = {1; 2}, f(x)=\\frac{x}{2}, print \"{0}\" {name}")
+    task = Task("b", "math", 'Let A = {1; 2}, f(x)=\\frac{x}{2}, print "{0}" {name}')
     _, engines = run([(task, Rubric("b", "math", gold=("1",)))], lambda r: SINGLE, lambda r: "\\boxed{1}", m=1, n=1)
     assert task.prompt in engines["executor"].requests[0].messages[0]
     assert task.prompt in engines["designer"].requests[0].messages[0]
@@ -254,7 +260,10 @@ def test_memory_goes_on_as_token_ids_and_becomes_one_trajectory():
     script = "a = agent('bob', 'solve', memory=True)\nx = a(task)\nanswer = a('again')"
     (tree,), _ = run(tasks(), lambda r: script, lambda r: "\\boxed{2}", m=1, n=1)
     first, second = tree.designs[0].executions[0].calls
-    assert second.prompt_ids[: len(first.prompt_ids) + len(first.completion_ids)] == (*first.prompt_ids, *first.completion_ids)
+    assert second.prompt_ids[: len(first.prompt_ids) + len(first.completion_ids)] == (
+        *first.prompt_ids,
+        *first.completion_ids,
+    )
     (row,) = tree.executor_trajectories()
     assert sum(row.mask) == len(first.completion_ids) + len(second.completion_ids)
 
@@ -268,7 +277,12 @@ def test_each_sampled_id_lands_in_exactly_one_row_even_if_history_is_rewritten()
 
     def turn(path, prompt, completion):
         return dataclasses.replace(
-            call, path=path, conversation="c", prompt_ids=prompt, completion_ids=completion, logprobs=(-1.0,) * len(completion)
+            call,
+            path=path,
+            conversation="c",
+            prompt_ids=prompt,
+            completion_ids=completion,
+            logprobs=(-1.0,) * len(completion),
         )
 
     turns = [turn("0", (1, 2), (3, 4)), turn("1", (1, 9), (5,)), turn("2", (1, 9, 5, 7), (6, 8))]
