@@ -150,7 +150,8 @@ class Learner:
             if array.shape != batch.mask.shape:
                 raise ValueError(f"{name} log-probs have shape {array.shape} but the batch has {batch.mask.shape}")
         quarter = -(-length // 4)
-        kept = min(length, quarter * max(1, -(-int(batch.mask.sum(1).max()) // quarter)))
+        widest = int(batch.mask.sum(1).max()) or length  # a batch without tokens should not compile a shape of its own
+        kept = min(length, quarter * -(-widest // quarter))
         columns = np.argsort(~batch.mask, axis=1, kind="stable")[:, :kept]
         # Ids that are unique within a micro-batch: a trajectory lies in one row, where its segment id names it.
         row = np.arange(rows, dtype=np.int32)[:, None] % self.rows_multiple

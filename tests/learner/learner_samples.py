@@ -70,6 +70,6 @@ def trajectories(seed: int, count: int = 12, longest: int = 16) -> list[Trajecto
                 execution=i % 3 - 1,
                 task_id="t",
                 advantage=float(rng.normal()),
-            )  # fmt: skip
+            )
         )
     return out

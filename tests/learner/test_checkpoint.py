@@ -69,11 +69,11 @@ def test_a_tree_that_does_not_fit_is_an_error_naming_the_leaf(learner, params, t
     other = deeper.init(qwen3.init(deeper._model, jax.random.key(1)))
     with pytest.raises(CheckpointError, match=r"leaf shared.params.layers.attn_norm is float32\[1, 16\], .*\[2, 16\]"):
         saved.restore(4, {"shared": other})
-    with pytest.raises(CheckpointError, match="no leaf designer.params.embed"):
+    with pytest.raises(CheckpointError, match=r"no leaf designer\.params.embed"):
         saved.restore(4, {"designer": learner.init(params)})
     fewer = learner.init(params)
     fewer = TrainState({k: v for k, v in fewer.params.items() if k != "norm"}, fewer.opt_state, fewer.step)
-    with pytest.raises(CheckpointError, match="has a leaf shared.params.norm that this run does not"):
+    with pytest.raises(CheckpointError, match=r"has a leaf shared\.params.norm that this run does not"):
         saved.restore(4, {"shared": fewer})
     assert saved.latest() == 4
 

@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,7 @@ def layouts(draw):
     ids = np.zeros((rows, length), int)
     for r in range(rows):
         cuts = sorted(draw(st.lists(st.integers(0, length), max_size=3)))
-        for k, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        for k, (a, b) in enumerate(itertools.pairwise(cuts)):
             ids[r, a:b] = 1 + 10 * r + k
     mask = draw(hnp.arrays(bool, ids.shape)) & (ids > 0)
     return mask, ids, ids % 3

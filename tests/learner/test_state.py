@@ -59,7 +59,7 @@ def test_gradients_are_clipped_by_their_common_norm(limit, norm) -> None:
 
 @pytest.mark.fault("F092")
 def test_fresh_states_own_their_buffers(params) -> None:
-    """jax-ml/jax#1733: a donated buffer that is also the reference policy's is a deleted array, or follows the actor."""
+    """jax-ml/jax#1733: a donated buffer shared with the reference policy is a deleted array, or follows the actor."""
     low = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     for given in (params, low):
         state = init_state(given, make_optimizer(settings()), None)
