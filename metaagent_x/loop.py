@@ -110,8 +110,8 @@ async def baseline(
 
 
 async def final(
-    c: ml_collections.ConfigDict, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine], grader: Any,
-    folder: RunFolder,
+    c: ml_collections.ConfigDict, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
+    grader: Any, folder: RunFolder,
 ) -> None:  # fmt: skip
     """The tables at the end: after RL at T=1 and greedy, and the cross table of cold and RL roles."""
     tasks, step = pools.test[: c.eval.tasks], c.steps

@@ -83,8 +83,8 @@ async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -
     s = config.sft
     if config.model.path:
         raise ConfigError(
-            f"model.path={config.model.path!r}: reading Hugging Face weights is not part of this version; leave it empty "
-            "for a random network, cold-started on generated examples"
+            f"model.path={config.model.path!r}: reading Hugging Face weights is not part of this version; leave it "
+            "empty for a random network, cold-started on generated examples"
         )
     if not s.max_steps:
         model = assemble.model_config(config)

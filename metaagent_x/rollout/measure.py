@@ -143,13 +143,23 @@ def headroom(record: Mapping[str, Any], table: Mapping[str, Mapping[str, float]]
     for kind in ("math", "code"):
         a = record[f"accuracy/{kind}"]
         if a < gate.low:
-            wrong.append(f"{kind} accuracy {a:.2f} is below {gate.low:.2f}: train the cold start longer (sft.max_steps) or choose easier levels (data)")  # fmt: skip  # noqa: E501
+            wrong.append(
+                f"{kind} accuracy {a:.2f} is below {gate.low:.2f}: train the cold start longer (sft.target) or choose "
+                "easier levels (tasks/families.py)"
+            )
         if a > gate.high:
-            wrong.append(f"{kind} accuracy {a:.2f} is above {gate.high:.2f}: choose harder levels (data) or stop the cold start earlier (sft.target)")  # fmt: skip  # noqa: E501
-        scores = {name: row[kind] for name, row in table.items()}
-        spread = max(scores.values()) - min(scores.values())
-        if spread < gate.spread:
-            wrong.append(f"{kind}: best structure minus worst is {spread:.2f}, below {gate.spread:.2f}: the Designer has nothing to choose (widen the styles in mas/demonstrations.py)")  # fmt: skip  # noqa: E501
+            wrong.append(
+                f"{kind} accuracy {a:.2f} is above {gate.high:.2f}: stop the cold start earlier (sft.target) or choose "
+                "harder levels (tasks/families.py)"
+            )
+        scores = [row[kind] for row in table.values()]
+        if max(scores) - min(scores) < gate.spread:
+            wrong.append(
+                f"{kind}: best structure minus worst is {max(scores) - min(scores):.2f}, below {gate.spread:.2f}: the "
+                "Designer has nothing to choose; let the styles differ more (mas/demonstrations.py)"
+            )
     if record["valid"] < gate.valid:
-        wrong.append(f"valid designs {record['valid']:.2f} are below {gate.valid:.2f}: more Designer examples (sft.max_steps)")  # fmt: skip
+        wrong.append(
+            f"valid designs {record['valid']:.2f} are below {gate.valid:.2f}: train the cold start longer (sft.valid)"
+        )
     return not wrong, "; ".join(wrong) if wrong else "headroom for both roles"

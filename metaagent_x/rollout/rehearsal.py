@@ -47,7 +47,7 @@ class Rehearsal:
     ) -> Completion:
         if request is None:
             raise ValueError("a rehearsal needs to know who asks: pass request=CallRequest(...)")
-        ids = self.chat.encode(self._reply(request, seed)) + [self.chat.stop_ids[0]]
+        ids = [*self.chat.encode(self._reply(request, seed)), self.chat.stop_ids[0]]
         finish = "stop" if len(ids) <= sampling.max_tokens else "length"
         ids = ids[: sampling.max_tokens]
         return Completion(tuple(ids), (self.logprob,) * len(ids), finish, self.version)

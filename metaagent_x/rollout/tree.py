@@ -86,8 +86,8 @@ def trajectories_of(calls: list[Call], **fields: object) -> list[Trajectory]:
         row["cut"] |= call.finish_reason == "length"
     return [
         Trajectory(
-            tokens=tuple(r["tokens"]), mask=tuple(r["mask"]), logprobs=tuple(r["logprobs"]), path=r["path"], truncated=r["cut"],
-            **fields,  # type: ignore[arg-type]
+            tokens=tuple(r["tokens"]), mask=tuple(r["mask"]), logprobs=tuple(r["logprobs"]), path=r["path"],
+            truncated=r["cut"], **fields,  # type: ignore[arg-type]
         )
         for r in rows
     ]  # fmt: skip

@@ -76,7 +76,7 @@ def test_m_and_n_below_one_are_refused(m, n):
 
 @pytest.mark.fault("F023")
 def test_all_seeds_of_two_steps_are_distinct_and_the_same_again():
-    """64 distinct seeds for 2 questions x 4 designs x 4 executions over 2 steps; a repeat gives the same (vllm#10852)."""
+    """64 seeds for 2 questions x 4 designs x 4 executions over 2 steps; a repeat gives the same (vllm#10852)."""
 
     def seeds():
         out = []
@@ -232,7 +232,7 @@ def test_empty_and_truncated_answers_are_counted_not_just_scored_zero():
 @pytest.mark.fault("B012")
 def test_a_step_in_which_every_design_fails_gives_no_executor_rows_and_finite_metrics():
     trees, _ = run(tasks(2), lambda r: "???", box)
-    assert sum((t.executor_trajectories() for t in trees), []) == []
+    assert not any(t.executor_trajectories() for t in trees)
     assert all(np.isfinite(v) for v in step_metrics(trees).values())
 
 
@@ -297,7 +297,7 @@ def test_a_row_with_a_short_mask_or_log_probs_cannot_be_built(field):
     """7 ids with 6 mask values: the constructor raises and names the row (slime#2207)."""
     fields = {"tokens": (1,) * 7, "mask": (True,) * 7, "logprobs": (0.0,) * 7, "task_id": "t/7"}
     fields[field] = fields[field][:6]
-    with pytest.raises(ValueError, match="t/7.*6"):
+    with pytest.raises(ValueError, match=r"t/7.*6"):
         Trajectory(**fields)
 
 
