@@ -125,6 +125,7 @@ def base() -> ml_collections.ConfigDict:
     c.sft.fill = 0.9  # share of rows x row_tokens that the examples of one update fill
     c.sft.cache = "runs/cold_starts"  # kept by a hash of settings, seed and data
     c.sft.warmup_steps = 60
+    c.sft.average = 0.98  # the cold start is a moving average of the weights with this decay
     c.sft.b1 = 0.9
     c.sft.b2 = 0.98
     c.sft.weight_decay = 0.01

@@ -7,6 +7,7 @@ the dev split. The result is kept under a hash of all that made it, so every run
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -21,6 +22,7 @@ from metaagent_x import assemble
 from metaagent_x.config import ConfigError
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.packing import pack
+from metaagent_x.learner.state import TrainState
 from metaagent_x.learner.step import Learner
 from metaagent_x.mas import demonstrations
 from metaagent_x.model import qwen3
@@ -100,11 +102,12 @@ async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -
     assemble.check_vocabulary(config, model)
     learner = Learner(model, s, temperature=1.0)
     state = learner.init(qwen3.init(model, jax.random.key(config.seed)))
+    average = TrainState(jax.tree.map(lambda x: x.copy(), state.params), (), state.step.copy())
     saved = Checkpoints(folder / "checkpoints", keep=1)
     at, index, done = 0, 0, False
     if (latest := saved.latest()) is not None:
-        states, extra = saved.restore(latest, {"cold": state})
-        state, at, index, done = states["cold"], latest, extra["index"], extra["done"]
+        states, extra = saved.restore(latest, {"last": state, "average": average})
+        state, average, at, index, done = states["last"], states["average"], latest, extra["index"], extra["done"]
         console.print(f"cold start: {'found' if done else 'going on'} at update {at} in {folder}")
     while not done:
         if at >= s.max_steps:
@@ -115,19 +118,27 @@ async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -
             rows, index = next_rows(chat, config.seed, index, int(s.fill * s.rows * s.row_tokens))
             batch = pack(rows, s.row_tokens, rows_multiple=s.rows)
             state, line = learner.supervised_update(state, batch)
+            average = _averaged(average, state, s.average)
             loss += line["loss"] / s.eval_every
             at += 1
-        done = await _measured(config, pools, model, state, at, index, loss)
-        saved.save(at, {"cold": state}, {"index": index, "done": done})
-    return ColdStart(state.params, model, config.tokenizer)
+        done = await _measured(config, pools, model, average.params, at, index, loss)
+        saved.save(at, {"last": state, "average": average}, {"index": index, "done": done})
+    return ColdStart(average.params, model, config.tokenizer)
+
+
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=2)
+def _averaged(average: TrainState, state: TrainState, decay: float) -> TrainState:
+    """Moves the average towards the newest weights. A constant rate leaves the last weights noisy, not their mean."""
+    mixed = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average.params, state.params)
+    return TrainState(mixed, (), state.step)
 
 
 async def _measured(
-    config: ml_collections.ConfigDict, pools: assemble.Pools, model: qwen3.Qwen3Config, state: Any, at: int, index: int,
-    loss: float,
+    config: ml_collections.ConfigDict, pools: assemble.Pools, model: qwen3.Qwen3Config, params: Any, at: int,
+    index: int, loss: float,
 ) -> bool:  # fmt: skip
     """Plays the dev tasks with the present weights; True if the policy is where RL should begin."""
-    engine, grader = assemble.engine(config, model, state.params), assemble.grader(config)
+    engine, grader = assemble.engine(config, model, params), assemble.grader(config)
     try:
         record = await measure.evaluate(
             pools.dev[: config.sft.eval_tasks], {"designer": engine, "executor": engine}, grader, config
