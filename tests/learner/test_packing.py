@@ -71,6 +71,14 @@ def test_rows_hold_whole_segments_and_few_gaps(given_) -> None:
     assert max(widths) <= 4
 
 
+def test_the_tightest_row_is_filled_first() -> None:
+    """In the given order these make three rows; longest first into the fullest row that fits makes two."""
+    rows = [Trajectory((1,) * n, (True,) * n, (0.0,) * n) for n in (4, 4, 8, 8)]
+    batch = pack(rows, 10)
+    assert batch.tokens.shape[0] == 2
+    assert (batch.segment_ids > 0).all()
+
+
 @pytest.mark.fault("F069")
 @pytest.mark.parametrize("ids", [((5, 6), (7, 8)), ((5, 6, 9), (7, 8), (3, 4))])
 def test_last_target_never_comes_from_the_next_sequence(ids) -> None:
