@@ -28,7 +28,7 @@ STRUCTURES: Mapping[str, str] = {  # name: script; the cold start writes all of 
     "test": "answer = solve_and_test(solver(), rounds=3)(task)",
     "test_steps": f'answer = solve_and_test(solver("{STYLE}"), rounds=2)(task)',
 }
-SHARES = {"design": 0.06, "solve": 0.7, "review": 0.06, "revise": 0.06, "choose": 0.06, "retry": 0.06}
+SHARES = {"design": 0.1, "solve": 0.68, "review": 0.06, "revise": 0.05, "choose": 0.05, "retry": 0.06}
 MATH_SHARE = 0.6  # math is learned more slowly than code
 STEPS_SHARE = 0.35  # of the solutions are by `solver("step by step")`
 DIRECT_SHARE = 0.7  # of the solutions by `solver()` are direct
