@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax.core import Tracer
 
 Aggregate = Literal["token_mean", "sequence_mean", "group_mean", "constant"]
 Ratio = Literal["token", "sequence", "sequence_geometric"]
@@ -246,9 +245,11 @@ def _log_ratio(
     if trajectory is None:
         raise ValueError(f"ratio={ratio!r} needs `trajectory`, the [R, T] ids of the trajectories")
     if number is None:
-        if isinstance(trajectory, Tracer):
-            raise ValueError(f"ratio={ratio!r} under jit needs `num_trajectories`, the largest trajectory id")
-        number = int(np.max(np.asarray(trajectory), initial=0))
+        try:
+            number = int(np.max(np.asarray(trajectory), initial=0))
+        except jax.errors.TracerArrayConversionError as error:
+            message = f"ratio={ratio!r} under jit needs `num_trajectories`, the largest trajectory id"
+            raise ValueError(message) from error
     ids = jnp.where(on, jnp.asarray(trajectory), 0)
     total = jax.ops.segment_sum(difference.ravel(), ids.ravel(), num_segments=number + 1)
     if ratio == "sequence_geometric":
