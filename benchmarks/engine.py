@@ -156,8 +156,8 @@ def main() -> None:
             f"\n## Built-in engine against transformers generate, {day}\n\n`python -m benchmarks.engine`: "
             f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, jax "
             f"{jax.__version__}, torch {torch.__version__} on its faster number of threads, {torch.get_num_threads()}; "
-            f"median of {REPEATS} runs in turn; tiny Qwen3 (d {CONFIG.hidden_size}, {CONFIG.num_layers} layers, vocabulary "
-            f"{CONFIG.vocab_size}, float32), {BATCH} slots x {CACHE}. Goals: 1.3x fixed, 2x mix.\n\n"
+            f"median of {REPEATS} runs in turn; tiny Qwen3 (d {CONFIG.hidden_size}, {CONFIG.num_layers} layers, "
+            f"vocabulary {CONFIG.vocab_size}, float32), {BATCH} slots x {CACHE}. Goals: 1.3x fixed, 2x mix.\n\n"
         )
         path = Path(__file__).with_name("RESULTS.md")
         with path.open("a", encoding="utf-8") as out:
