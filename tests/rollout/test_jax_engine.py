@@ -84,11 +84,6 @@ async def run(engine: JaxEngine, jobs: list[Job]) -> list[Completion]:
     return await asyncio.gather(*(engine.generate(*job) for job in jobs))
 
 
-async def started(engine: JaxEngine, requests: int) -> None:
-    while engine.stats.requests < requests:
-        await asyncio.sleep(0.001)
-
-
 @functools.partial(jax.jit, static_argnames="temperature")
 def score(params, row, temperature):
     places = jnp.arange(40)[None]
@@ -258,18 +253,21 @@ async def test_other_impossible_requests_are_refused(engine, params):
 
 
 @pytest.mark.fault("F029")
-async def test_requests_during_an_update_are_held_and_answered_by_the_new_weights(engine, params, other_params):
+async def test_requests_during_an_update_are_held_and_answered_by_the_new_weights(engine, other_params, gate):
     """Otherwise samples mix two versions (meta-pytorch/torchforge#251)."""
     late_jobs = [((3, 1, 4), Sampling(6), 50 + i) for i in range(6)]
     # One more than there are slots, and no two end together: whoever is let in too early gets the old version.
     early_jobs = [((3, 1, 4), Sampling(7 * i + 5, temperature=0.0), i) for i in range(5)]
     early = [asyncio.create_task(engine.generate(*job)) for job in early_jobs]
-    await started(engine, 4)
+    await gate.entered()
+    admitted = engine.stats.requests  # at most 4; the worker stands still at the gate
     update = asyncio.create_task(engine.update_weights(other_params, 7))
-    await asyncio.sleep(0)
-    late = await run(engine, late_jobs)
+    late_tasks = [asyncio.create_task(engine.generate(*job)) for job in late_jobs]
+    await asyncio.sleep(0)  # all of them are in the engine's hands now, while it decodes
+    gate.open()
+    late = [await task for task in late_tasks]
     assert [c.version for c in late] == [7] * 6 and update.done()
-    assert [(await t).version for t in early] == [0, 0, 0, 0, 7]
+    assert [(await t).version for t in early] == [0] * admitted + [7] * (5 - admitted)
     fresh = JaxEngine(CONFIG, other_params, stop_ids=STOP, version=7, **SHAPE)
     assert late == await run(fresh, late_jobs)
     assert await early[4] == await fresh.generate(*early_jobs[4])
