@@ -54,6 +54,10 @@ def get_config() -> ml_collections.ConfigDict:
     c.learner.micro_rows = 16
     c.learner.updates_per_step = 1
 
-    c.sft.max_steps = 2000
-    c.sft.eval_every = 100
+    c.sft.rows = 8
+    c.sft.row_tokens = 192
+    c.sft.max_steps = 1000
+    c.sft.eval_every = 50
+    c.sft.first_eval = 250
+    c.sft.target = 0.42
     return c

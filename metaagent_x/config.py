@@ -114,9 +114,10 @@ def base() -> ml_collections.ConfigDict:
     c.sft = ml_collections.ConfigDict()
     c.sft.learning_rate = 3e-3
     c.sft.row_tokens = 256
-    c.sft.rows = 6
-    c.sft.max_steps = 0  # 0: no cold start
-    c.sft.eval_every = 250
+    c.sft.rows = 8
+    c.sft.max_steps = 0  # updates at most; the rate falls to 0 over so many (cosine); 0: no cold start
+    c.sft.eval_every = 100  # updates between two measurements
+    c.sft.first_eval = 100  # updates before the first one
     c.sft.eval_tasks = 128  # dev tasks played at each measurement
     c.sft.target = 0.45  # every kind at least so accurate at T=1, then the cold start ends
     c.sft.valid = 0.95  # and so many designs valid
@@ -130,7 +131,7 @@ def base() -> ml_collections.ConfigDict:
     c.sft.b2 = 0.98
     c.sft.weight_decay = 0.01
     c.sft.clip_norm = 1.0
-    c.sft.micro_rows = 6
+    c.sft.micro_rows = 8
 
     c.gate = ml_collections.ConfigDict()  # RL starts only inside these
     c.gate.enforce = True  # False: print the table and go on (smoke runs, ablations of the cold start)

@@ -95,7 +95,7 @@ async def evaluate(
     console.print(
         f"  {name} at step {step}: T={temperature:g} Designer {designer} Executor {executor}: accuracy "
         f"[bold]{record['accuracy']:.3f}[/] (math {record['accuracy/math']:.3f}, code {record['accuracy/code']:.3f}), "
-        f"valid {record['valid']:.2f}", highlight=False,
+        f"valid {record['valid']:.2f}", highlight=False, soft_wrap=True,
     )  # fmt: skip
     return record
 
@@ -140,7 +140,8 @@ def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float
     console.print(
         f"{step:4d}/{steps} learns {'+'.join(sorted(roles)):8s} reward {m['reward/mean']:.3f} accuracy "
         f"{m['accuracy']:.3f} valid {m['designs/valid']:.2f} calls {m['calls']:.0f} grad {m.get('grad_norm', 0):.2f} "
-        f"{', '.join(f'{name} {share:.0%}' for share, name in top)}  {m['time/step']:.1f} s", highlight=False,
+        f"{', '.join(f'{name} {share:.0%}' for share, name in top)}  {m['time/step']:.1f} s",
+        highlight=False, soft_wrap=True,
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -
     chat = chat_for(config.tokenizer)
     model = assemble.model_config(config, s.vocab_size)
     assemble.check_vocabulary(config, model)
-    learner = Learner(model, s, temperature=1.0)
+    learner = Learner(model, s, temperature=1.0, total_updates=s.max_steps)
     state = learner.init(qwen3.init(model, jax.random.key(config.seed)))
     average = TrainState(jax.tree.map(lambda x: x.copy(), state.params), (), state.step.copy())
     saved = Checkpoints(folder / "checkpoints", keep=1)
@@ -113,13 +113,15 @@ async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -
         if at >= s.max_steps:
             raise ConfigError(f"cold start: target not reached after sft.max_steps={s.max_steps} updates; raise it, or "
                               "choose easier levels")  # fmt: skip
-        loss = 0.0
-        for _ in range(s.eval_every):
+        loss, updates = 0.0, s.eval_every if at else max(s.first_eval, s.eval_every)
+        for _ in range(updates):
             rows, index = next_rows(chat, config.seed, index, int(s.fill * s.rows * s.row_tokens))
             batch = pack(rows, s.row_tokens, rows_multiple=s.rows)
+            # Every token alike: by role, the few Designer tokens would weigh as much as all of the Executor's.
+            batch = batch._replace(weights=batch.mask / batch.mask.sum())
             state, line = learner.supervised_update(state, batch)
             average = _averaged(average, state, s.average)
-            loss += line["loss"] / s.eval_every
+            loss += line["loss"] / updates
             at += 1
         done = await _measured(config, pools, model, average.params, at, index, loss)
         saved.save(at, {"last": state, "average": average}, {"index": index, "done": done})
@@ -149,8 +151,8 @@ async def _measured(
     kinds = {k: record[f"accuracy/{k}"] for k in ("math", "code")}
     console.print(
         f"cold start {at:5d} updates, {index:6d} examples: loss {loss:.3f}, valid designs {record['valid']:.2f}, "
-        f"accuracy math {kinds['math']:.2f} code {kinds['code']:.2f}"
-    )
+        f"accuracy math {kinds['math']:.2f} code {kinds['code']:.2f}", highlight=False, soft_wrap=True,
+    )  # fmt: skip
     return record["valid"] >= config.sft.valid and all(a >= config.sft.target for a in kinds.values())
 
 

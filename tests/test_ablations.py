@@ -133,7 +133,7 @@ def test_coupled_training_is_the_sum_of_both_roles_losses_each_normalised_by_its
         out, _, metrics, _ = play(trees, params, roles, clip_norm=0.0)
         moments[name] = [x for x in jax.tree.leaves(out["shared"].opt_state)]
         if name == "both":
-            assert metrics["tokens/designer"] > 0 and metrics["tokens/executor"] > 0
+            assert metrics["trained/designer"] > 0 and metrics["trained/executor"] > 0
     first = [np.asarray(x) for x in moments["both"] if np.ndim(x)][: len(jax.tree.leaves(params))]
     parts = [
         np.asarray(d) + np.asarray(e)

@@ -44,8 +44,9 @@ def improve(
         f"groups/flat/{role}": credit.flat_groups(trees, role, call_cost=s.call_cost)
         for role in ("designer", "executor")
     }
-    out = dict(states)
-    for name in sorted({owner[role] for role in roles}):
+    out, every = dict(states), []
+    active = sorted({owner[role] for role in roles})
+    for name in active:
         rows = [t for t in trained if owner[t.role] == name]
         batches = [
             pack(part, s.row_tokens, aggregate=s.aggregate, denominator=s.constant_denominator or None,
@@ -59,21 +60,25 @@ def improve(
         for batch, old_logp, ref_logp in zip(batches, old, ref, strict=True):
             out[name], line = learner.update(out[name], batch, old_logp, ref_logp=ref_logp)
             lines.append(line)
-        prefix = "" if len(states) == 1 else f"{name}/"
-        metrics |= {prefix + key: value for key, value in _merge(lines).items()}
-        metrics[f"{prefix}updates"] = float(sum(line["updated"] for line in lines))
-    return out, trained, metrics
+        every += lines
+        if len(active) > 1:
+            metrics |= {f"{name}/{key}": value for key, value in _merge(lines).items()}
+    return out, trained, metrics | _merge(every)
 
 
 def _merge(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Several updates of one step as one line: maxima of "max" figures, sums of token counts, means of the rest."""
-    out: dict[str, float] = {}
-    for key in sorted({k for line in lines for k in line}):
+    """Several updates of one step as one line: maxima of "max" figures, sums of counts, means of the rest.
+
+    `tokens` are those trained on (`trained`, `trained/<role>` here: the sampled ones are `tokens/<role>`); `updates` is
+    how many changed the weights.
+    """
+    out = {"updates": float(sum(line["updated"] for line in lines))}
+    for key in sorted({k for line in lines for k in line} - {"updated"}):
         values = [line[key] for line in lines if key in line]
-        if "max" in key:
+        if key.startswith("tokens"):
+            out[key.replace("tokens", "trained", 1)] = float(np.sum(values))
+        elif "max" in key or key.startswith("time/"):
             out[key] = float(np.max(values))
-        elif key.startswith("tokens/"):
-            out[key] = float(np.sum(values))
         else:
             out[key] = float(np.mean(values))
     return out
