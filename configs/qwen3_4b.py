@@ -7,12 +7,10 @@ Needs a cold-started Qwen3-4B as a Hugging Face folder (`--config.model.path=...
 command checks the settings and says what is missing.
 """
 
-import ml_collections
-
-from metaagent_x.config import base
+from metaagent_x.config import Settings, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> Settings:
     c = base()
     c.workdir = "runs/qwen3_4b"
     c.model.path = "models/qwen3-4b-cold-start"

@@ -3,12 +3,11 @@
 python -m metaagent_x.train --config=configs/qwen3_8b.py
 """
 
-import ml_collections
-
 from configs import qwen3_4b
+from metaagent_x.config import Settings
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> Settings:
     c = qwen3_4b.get_config()
     c.workdir = "runs/qwen3_8b"
     c.model.path = "models/qwen3-8b-cold-start"

@@ -7,12 +7,10 @@ A random policy cannot write a design: the samples are rehearsed (gold-derived r
 design, a crash, a void execution), graded by the real tests, and learned from with the learner's own log-probs.
 """
 
-import ml_collections
-
-from metaagent_x.config import base
+from metaagent_x.config import Settings, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> Settings:
     c = base()
     c.workdir = "runs/real_rows"
     c.steps = 2
@@ -36,11 +34,11 @@ def get_config() -> ml_collections.ConfigDict:
     c.model.compute_dtype = "float32"
 
     c.engine.kind = "scripted"
-    c.rollout.max_prompt_tokens = 2048
-    c.rollout.max_designer_tokens = 1024
-    c.rollout.max_executor_tokens = 2048
-    c.engine.cache_tokens = 4096
-    c.learner.row_tokens = 4096
+    c.rollout.max_prompt_tokens = 1536
+    c.rollout.max_designer_tokens = 256
+    c.rollout.max_executor_tokens = 1024
+    c.engine.cache_tokens = 2560
+    c.learner.row_tokens = 2560
     c.learner.correction_cap = 0.0  # a script has no log-probs of its own: no correction
     c.learner.updates_per_step = 1
     c.eval.cross = False

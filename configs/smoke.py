@@ -3,12 +3,11 @@
 python -m metaagent_x.train --config=configs/smoke.py
 """
 
-import ml_collections
-
 from configs import tiny
+from metaagent_x.config import Settings
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> Settings:
     c = tiny.get_config()
     c.workdir = "runs/smoke"
     c.steps = 4

@@ -5,12 +5,10 @@
 Needs 2 CPU cores and 4 GB. Tasks are generated (half math, half code); held-out ones are never trained on.
 """
 
-import ml_collections
-
-from metaagent_x.config import base
+from metaagent_x.config import Settings, base
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config() -> Settings:
     c = base()
     c.workdir = "runs/tiny"
     c.steps = 64

@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_collections
 
-from metaagent_x.config import ConfigError
+from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.step import Learner
 from metaagent_x.model.qwen3 import Qwen3Config
 from metaagent_x.model.sharding import make_mesh
@@ -33,14 +33,14 @@ class Pools:
     test: Pairs
 
 
-def pools(config: ml_collections.ConfigDict) -> Pools:
+def pools(config: Settings) -> Pools:
     """Opens every data set that the job names. Raises before any compute if one is missing, unreadable or empty."""
     d = config.data
     sources = {name: _open(name, path, "train", d.train_size, config.seed) for name, path, _ in d.train}
     shares = {name: share for name, _, share in d.train}
     mixture = Mixture(sources, shares, config.batch, config.seed)
 
-    def side(split: str, size: int) -> Pairs:
+    def side(split: families.Split, size: int) -> Pairs:
         """Equal numbers of every kind, interleaved, so that any head of the list is balanced too."""
         kinds = [_open(name, path, split, size // 2, config.seed) for name, path, _ in getattr(d, split)]
         return [pair for row in zip(*kinds, strict=True) for pair in row]
@@ -48,33 +48,33 @@ def pools(config: ml_collections.ConfigDict) -> Pools:
     return Pools(mixture, side("dev", d.dev_size), side("test", d.test_size))
 
 
-def _open(name: str, path: str, split: str, size: int, seed: int) -> Pairs:
+def _open(name: str, path: str, split: families.Split, size: int, seed: int) -> Pairs:
     if name in families.NAMES:
         return families.generate(families.NAMES[name], split, size, seed=0 if split == "test" else seed)
     return datasets.load(name, path or None)
 
 
-def model_config(config: ml_collections.ConfigDict, vocab_size: int | None = None) -> Qwen3Config:
+def model_config(config: Settings, vocab_size: int | None = None) -> Qwen3Config:
     """The network's shape. A tokenizer trained for the job sets the vocabulary."""
     model = Qwen3Config.from_settings(config.model)
     return dataclasses.replace(model, vocab_size=vocab_size) if vocab_size else model
 
 
-def mesh(config: ml_collections.ConfigDict) -> Any:
+def mesh(config: Settings) -> Any:
     """The device mesh, or None for one device."""
     if config.mesh.fsdp * config.mesh.tensor == 1:
         return None
     return make_mesh(config.mesh.fsdp, config.mesh.tensor)
 
 
-def owners(config: ml_collections.ConfigDict) -> dict[str, str]:
+def owners(config: Settings) -> dict[str, str]:
     """Role -> name of the policy that plays it."""
     if config.policy == "shared":
         return {"designer": "shared", "executor": "shared"}
     return {"designer": "designer", "executor": "executor"}
 
 
-def engine(config: ml_collections.ConfigDict, model: Qwen3Config, params: Any, version: int = 0) -> JaxEngine:
+def engine(config: Settings, model: Qwen3Config, params: Any, version: int = 0) -> JaxEngine:
     """A built-in engine with the job's one decode shape."""
     chat = chat_for(config.tokenizer)
     e = config.engine
@@ -85,7 +85,7 @@ def engine(config: ml_collections.ConfigDict, model: Qwen3Config, params: Any, v
 
 
 def engines(
-    config: ml_collections.ConfigDict, pools: Pools, model: Qwen3Config, params: Mapping[str, Any], version: int
+    config: Settings, pools: Pools, model: Qwen3Config, params: Mapping[str, Any], version: int
 ) -> dict[str, Engine]:
     """The engine of every role; one object where one policy plays both. `params`: weights by policy name."""
     if config.engine.kind == "scripted":
@@ -94,23 +94,23 @@ def engines(
     return {role: made[name] for role, name in owners(config).items()}
 
 
-def rehearsal(config: ml_collections.ConfigDict, pools: Pools) -> dict[str, Engine]:
+def rehearsal(config: Settings, pools: Pools) -> dict[str, Engine]:
     """One scripted engine for both roles that knows the tasks of every step; never a stand-in for a trained policy."""
     tasks = [pair for step in range(config.steps) for pair in pools.train.batch_at(step)]
     engine = Rehearsal(tasks, chat_for(config.tokenizer))
     return {"designer": engine, "executor": engine}
 
 
-def grader(config: ml_collections.ConfigDict) -> Grader:
+def grader(config: Settings) -> Grader:
     return Grader(format_bonus=config.reward.format_bonus, code=config.reward.code)
 
 
-def learner(config: ml_collections.ConfigDict, model: Qwen3Config) -> Learner:
+def learner(config: Settings, model: Qwen3Config) -> Learner:
     settings = ml_collections.FrozenConfigDict({**config.learner.to_dict(), "call_cost": config.reward.call_cost})
     return Learner(model, settings, mesh(config), temperature=config.rollout.temperature)
 
 
-def check_vocabulary(config: ml_collections.ConfigDict, model: Qwen3Config) -> None:
+def check_vocabulary(config: Settings, model: Qwen3Config) -> None:
     """Raises ConfigError if the tokenizer knows ids that the embedding has no row for."""
     n = chat_for(config.tokenizer).vocab_size
     if n > model.vocab_size:

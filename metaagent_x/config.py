@@ -6,16 +6,20 @@ A config file in `configs/` calls `base()`, changes what it must and returns the
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_collections
+
+Settings = Any  # an ml_collections.ConfigDict: its fields have no static types
 
 
 class ConfigError(ValueError):
     """A setting that cannot work. The message names the field, its value and the way out. Exit code 2."""
 
 
-def base() -> ml_collections.ConfigDict:
+def base() -> Settings:
     """Returns all settings with their defaults."""
-    c = ml_collections.ConfigDict()
+    c: Settings = ml_collections.ConfigDict()
     c.seed = 0
     c.workdir = "runs/default"
     c.steps = 400  # RL steps
@@ -177,14 +181,14 @@ AT_LEAST = {
 }  # fmt: skip
 
 
-def get(config: ml_collections.ConfigDict, field: str) -> object:
+def get(config: Settings, field: str) -> object:
     """The value of a dotted field name."""
     for part in field.split("."):
         config = config[part]
     return config
 
 
-def validate(c: ml_collections.ConfigDict) -> None:
+def validate(c: Settings) -> None:
     """Refuses settings that cannot work, before anything is loaded or compiled.
 
     Raises:
@@ -207,7 +211,7 @@ def validate(c: ml_collections.ConfigDict) -> None:
         raise ConfigError(f"data.train shares sum to {shares:g}; they must sum to 1")
 
 
-def _check_fields(c: ml_collections.ConfigDict, reference: ml_collections.ConfigDict, prefix: str) -> None:
+def _check_fields(c: Settings, reference: Settings, prefix: str) -> None:
     for name in c:
         if name not in reference:
             known = ", ".join(sorted(reference))
@@ -225,7 +229,7 @@ def _check_fields(c: ml_collections.ConfigDict, reference: ml_collections.Config
             raise ConfigError(f"{prefix}{name}={value!r} is of type {got}; it must be {expected}")
 
 
-def _check_groups(c: ml_collections.ConfigDict) -> None:
+def _check_groups(c: Settings) -> None:
     learns = {"designer_only": ("designer",), "executor_only": ("executor",)}.get(c.schedule, ("designer", "executor"))
     if "designer" in learns and c.designs == 1:
         raise ConfigError(
@@ -236,7 +240,7 @@ def _check_groups(c: ml_collections.ConfigDict) -> None:
         raise ConfigError("designs=1 and executions=1: every Executor group is a single outcome, whose advantage is 0")
 
 
-def _check_sampling(c: ml_collections.ConfigDict) -> None:
+def _check_sampling(c: Settings) -> None:
     r = c.rollout
     if r.temperature == 0:
         raise ConfigError("rollout.temperature=0: greedy rollouts are copies of each other and teach nothing; use 1.0")
@@ -248,7 +252,7 @@ def _check_sampling(c: ml_collections.ConfigDict) -> None:
             )
 
 
-def _check_lengths(c: ml_collections.ConfigDict) -> None:
+def _check_lengths(c: Settings) -> None:
     r = c.rollout
     longest = max(r.max_designer_tokens, r.max_executor_tokens)
     for field, room in (("engine.cache_tokens", c.engine.cache_tokens), ("learner.row_tokens", c.learner.row_tokens)):

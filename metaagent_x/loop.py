@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_collections
 from rich.console import Console
 from rich.table import Table
 
 from metaagent_x import assemble
+from metaagent_x.config import Settings
 from metaagent_x.learner import credit
 from metaagent_x.mas import demonstrations
 from metaagent_x.rollout import measure
@@ -27,7 +27,7 @@ class Stopped(RuntimeError):
 
 
 async def gather(
-    c: ml_collections.ConfigDict, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, step: int,
+    c: Settings, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, step: int,
     draws: int, roles: frozenset[str],
 ) -> tuple[list[RolloutTree], int]:  # fmt: skip
     """The rollouts of one step.
@@ -59,7 +59,7 @@ async def gather(
 
 
 async def gate(
-    c: ml_collections.ConfigDict, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder
+    c: Settings, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder
 ) -> None:
     """Prints the accuracy of every structure on every kind of task; raises Stopped if RL has nothing to learn from."""
     record = await measure.evaluate(pools.dev, engines, grader, c)
@@ -82,7 +82,7 @@ async def gate(
 
 
 async def evaluate(
-    c: ml_collections.ConfigDict, tasks: assemble.Pairs, engines: Mapping[str, Engine], grader: Any, folder: RunFolder,
+    c: Settings, tasks: assemble.Pairs, engines: Mapping[str, Engine], grader: Any, folder: RunFolder,
     name: str, step: int, *, temperature: float = 1.0, designer: str = "rl", executor: str = "rl",
 ) -> dict[str, Any]:  # fmt: skip
     """Plays held-out tasks once each and records the result. One already recorded is not played again."""
@@ -101,7 +101,7 @@ async def evaluate(
 
 
 async def baseline(
-    c: ml_collections.ConfigDict, pools: assemble.Pools, cold: Mapping[str, Engine], grader: Any, folder: RunFolder
+    c: Settings, pools: assemble.Pools, cold: Mapping[str, Engine], grader: Any, folder: RunFolder
 ) -> None:
     """Where the policy stands before RL, at T=1 and greedy."""
     for temperature in (1.0, 0.0) if pools.test else ():
@@ -110,7 +110,7 @@ async def baseline(
 
 
 async def final(
-    c: ml_collections.ConfigDict, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
+    c: Settings, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
     grader: Any, folder: RunFolder,
 ) -> None:  # fmt: skip
     """The tables at the end: after RL at T=1 and greedy, and the cross table of cold and RL roles."""

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import ml_collections
 from rich.console import Console
 
 from metaagent_x import assemble
-from metaagent_x.config import ConfigError
+from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.packing import pack
 from metaagent_x.learner.state import TrainState
@@ -35,7 +34,7 @@ from metaagent_x.tasks import families
 console = Console()
 
 
-def fingerprint(config: ml_collections.ConfigDict) -> str:
+def fingerprint(config: Settings) -> str:
     """Hash of everything that decides the cold start: model, tokenizer, examples, optimisation, seed, dev tasks."""
     keys = ("seed", "tokenizer", "model", "sft", "data", "gate")
     chosen = {k: config[k].to_dict() if hasattr(config[k], "to_dict") else config[k] for k in keys}
@@ -76,7 +75,7 @@ def next_rows(chat: Chat, seed: int, index: int, tokens: int) -> tuple[list[Traj
         index += 1
 
 
-async def cold_start(config: ml_collections.ConfigDict, pools: assemble.Pools) -> ColdStart:
+async def cold_start(config: Settings, pools: assemble.Pools) -> ColdStart:
     """Returns the cold-started policy of these settings, from its cache folder if it was made before.
 
     Interrupted, it goes on from its last measurement. Raises ConfigError if the target is not reached within
@@ -136,7 +135,7 @@ def _averaged(average: TrainState, state: TrainState, decay: float) -> TrainStat
 
 
 async def _measured(
-    config: ml_collections.ConfigDict, pools: assemble.Pools, model: qwen3.Qwen3Config, params: Any, at: int,
+    config: Settings, pools: assemble.Pools, model: qwen3.Qwen3Config, params: Any, at: int,
     index: int, loss: float,
 ) -> bool:  # fmt: skip
     """Plays the dev tasks with the present weights; True if the policy is where RL should begin."""
@@ -156,7 +155,7 @@ async def _measured(
     return record["valid"] >= config.sft.valid and all(a >= config.sft.target for a in kinds.values())
 
 
-def _train_tokenizer(config: ml_collections.ConfigDict) -> None:
+def _train_tokenizer(config: Settings) -> None:
     """A byte-level BPE on the texts of the first examples."""
     texts = []
     for i in range(config.sft.tokenizer_examples):

@@ -14,7 +14,6 @@ import sys
 import time
 
 import jax
-import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
@@ -77,7 +76,7 @@ def main(_: list[str]) -> None:
         sys.exit(3)
 
 
-async def train(c: ml_collections.ConfigDict, pools: assemble.Pools, folder: RunFolder) -> None:
+async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) -> None:
     """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report."""
     cold = await sft.cold_start(c, pools)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)

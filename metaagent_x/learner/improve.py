@@ -10,6 +10,7 @@ from metaagent_x.learner import credit
 from metaagent_x.learner.packing import pack
 from metaagent_x.learner.state import TrainState
 from metaagent_x.learner.step import Learner
+from metaagent_x.model.qwen3 import Params
 from metaagent_x.rollout.tree import RolloutTree, Trajectory
 
 
@@ -21,7 +22,7 @@ def improve(
     roles: frozenset[str],
     *,
     seed: int,
-    reference: Mapping[str, object] | None = None,
+    reference: Mapping[str, Params] | None = None,
 ) -> tuple[dict[str, TrainState], list[Trajectory], dict[str, float]]:
     """Updates every policy that has an active role.
 

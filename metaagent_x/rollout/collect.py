@@ -6,7 +6,7 @@ import ast
 import asyncio
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import ml_collections
 
@@ -22,6 +22,7 @@ from metaagent_x.tasks.code import extract_code
 from metaagent_x.tasks.math import extract_answer, is_equivalent
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 
+Settings = Any  # an ml_collections.ConfigDict of `metaagent_x.config.base`: its fields have no static types
 # Ended by its own doing, not by ours: reward 0, whatever text it left behind.
 FAILED = ("wall", "cpu", "memory", "crash")
 
@@ -43,7 +44,7 @@ async def collect(
     *,
     designs: int,
     executions: int,
-    config: ml_collections.ConfigDict,
+    config: Settings,
     step: int,
 ) -> list[RolloutTree]:
     """Samples, runs and grades designs; waits for nothing but what it needs next.
@@ -77,9 +78,7 @@ async def collect(
 class _Collector:
     """What all trees of one `collect` share: engines, limits, the place in the queue."""
 
-    def __init__(
-        self, engines: Mapping[str, Engine], grader: GraderProtocol, config: ml_collections.ConfigDict, step: int
-    ):
+    def __init__(self, engines: Mapping[str, Engine], grader: GraderProtocol, config: Settings, step: int):
         r = config.rollout
         self.engines, self.grader, self.step, self.seed = engines, grader, step, config.seed
         self.settings, self.chat = r, chat_for(config.tokenizer)
@@ -201,7 +200,7 @@ def answer_in_script(task: Task, script: str, answer_text: str) -> bool:
     return any(isinstance(n, ast.Constant) and isinstance(n.value, str) and answer in n.value for n in nodes)
 
 
-def with_temperature(config: ml_collections.ConfigDict, temperature: float) -> ml_collections.ConfigDict:
+def with_temperature(config: Settings, temperature: float) -> Settings:
     """A copy of the settings that samples at another temperature (0 = greedy): for evaluation only."""
     copy = ml_collections.ConfigDict(config)
     with copy.unlocked():

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_collections
 import numpy as np
 
-from metaagent_x.rollout.collect import collect, flatten, with_temperature
+from metaagent_x.rollout.collect import Settings, collect, flatten, with_temperature
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.tree import RolloutTree
@@ -83,7 +82,7 @@ async def evaluate(
     tasks: Sequence[tuple[Task, Rubric]],
     engines: Mapping[str, Engine],
     grader: Any,
-    config: ml_collections.ConfigDict,
+    config: Settings,
     *,
     temperature: float = 1.0,
 ) -> dict[str, Any]:
@@ -117,7 +116,7 @@ async def structure_table(
     tasks: Sequence[tuple[Task, Rubric]],
     engines: Mapping[str, Engine],
     grader: Any,
-    config: ml_collections.ConfigDict,
+    config: Settings,
     scripts: Mapping[str, str],
 ) -> dict[str, dict[str, float]]:
     """Accuracy at T=1 of every structure forced on every task: {structure name: {"math": a, "code": b}}."""
