@@ -146,14 +146,24 @@ def _held_out(axes: Axes, label: str, series: Sequence[tuple[int, float]], *, fi
 def _edge_labels(axes: Axes, names: Sequence[str], heights: np.ndarray, colors: Sequence[str]) -> None:
     """Names at the right edge, at the height of their area, moved apart where they would touch."""
     middles = np.cumsum(heights) - heights / 2
-    gap, at = 0.075, -1.0
-    for i in np.argsort(middles, kind="stable"):
-        at = max(middles[i], at + gap)
+    for i, at in zip(np.argsort(middles, kind="stable"), spread(np.sort(middles), gap=0.075), strict=True):
         axes.annotate(
             f"{names[i]}  {heights[i]:.0%}", (1, middles[i]), (1.02, at), xycoords="axes fraction", va="center",
             fontsize=9.5, color=INK, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": colors[i], "linewidth": 2.5, "shrinkA": 1, "shrinkB": 0},
         )  # fmt: skip
+
+
+def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
+    """Rising heights moved apart to at least `gap`, upwards first and then down from 1.0, the top of the figure."""
+    out = np.array(wanted, float)
+    for i in range(1, len(out)):
+        out[i] = max(out[i], out[i - 1] + gap)
+    top = 1.0
+    for i in reversed(range(len(out))):
+        out[i] = min(out[i], top)
+        top = out[i] - gap
+    return out
 
 
 def _svg(figure: Figure, name: str, title: str) -> Markup:

@@ -4,11 +4,13 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import run_files
 
 from metaagent_x import config
 from metaagent_x.analysis import html, tree_view
+from metaagent_x.analysis.figures import spread
 from metaagent_x.analysis.report import write_report
 from metaagent_x.run_folder import RunFolder, RunFolderError
 
@@ -162,3 +164,9 @@ def test_markup_escapes_everything_but_itself():
     assert html.tag("p", "a<b", html.tag("i", '"'), class_="x") == '<p class="x">a&lt;b<i>&quot;</i></p>'
     assert html.escape("a\x00b\u200bc\nd") == "a\\u0000b\\u200bc\nd"
     assert html.tag("td", 3, None, open=True, hidden=False) == "<td open>3</td>"
+
+
+@pytest.mark.parametrize("wanted", [[0.5, 0.99, 0.995, 1.0], [0.0, 0.01, 0.5], [0.2]])
+def test_labels_at_the_edge_keep_their_distance_and_stay_in_the_figure(wanted):
+    at = spread(np.array(wanted), gap=0.1)
+    assert (np.diff(at) >= 0.1 - 1e-9).all() and at.max() <= 1.0

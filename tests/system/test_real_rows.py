@@ -1,4 +1,4 @@
-"""The loop on real rows with the real tokenizer: every trajectory recorded, each role updated once, saved and resumed."""
+"""The loop on real rows with the real tokenizer: all trajectories recorded, each role updated once, saved, resumed."""
 
 import json
 import os
