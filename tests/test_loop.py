@@ -1,0 +1,113 @@
+"""The stations of a run: topping up, the gate that stops, the guard on valid designs, rehearsed engines."""
+
+import asyncio
+import itertools
+import types
+
+import pytest
+
+from metaagent_x import assemble, loop
+from metaagent_x import config as settings
+from metaagent_x.rollout.rehearsal import right_answer, wrong_answer
+from metaagent_x.rollout.scripted import ScriptedEngine
+from metaagent_x.run_folder import RunFolder
+from metaagent_x.tasks.grader import Grader
+from metaagent_x.tasks.mixture import Mixture
+from metaagent_x.tasks.task import Rubric, Task
+
+EXECUTOR = frozenset({"executor"})
+
+
+def pairs(n):
+    return [(Task(f"t/{i}", "math", f"compute {i}+0"), Rubric(f"t/{i}", "math", gold=(str(i),))) for i in range(n)]
+
+
+def job(flat_groups, informative):
+    """A step of 2 tasks whose rewards differ within the group only for the tasks in `informative`."""
+    c = settings.base()
+    c.rollout.prompts, c.batch, c.designs, c.executions = "tiny", 2, 2, 2
+    c.learner.flat_groups = flat_groups
+    turn = itertools.count()
+
+    def answer(request):
+        number = request.messages[0].split()[1].split("+")[0]
+        wrong = int(number) in informative and next(turn) % 2
+        return f"\\boxed{{{'x' if wrong else number}}}"
+
+    engines = {"designer": ScriptedEngine(lambda r: "answer = solver()(task)"), "executor": ScriptedEngine(answer)}
+    pools = assemble.Pools(Mixture({"m": pairs(20)}, {"m": 1.0}, 2, 0), [], [])
+    grader = Grader(format_bonus=0.0)
+    try:
+        return asyncio.run(loop.gather(c, pools, engines, grader, 0, 0, EXECUTOR))
+    finally:
+        grader.close()
+
+
+def test_flat_groups_are_kept_by_default():
+    trees, draws = job("keep", informative=())
+    assert (len(trees), draws) == (2, 1)
+
+
+def test_topping_up_draws_further_tasks_until_enough_carry_a_signal_and_at_most_three_times():
+    trees, draws = job("top_up", informative=())
+    assert draws == 1 + loop.MAX_TOP_UPS and len(trees) == 2 * draws
+    assert [t.question for t in trees] == list(range(len(trees)))
+    assert len({t.task.id for t in trees}) == len(trees)
+    trees, draws = job("top_up", informative=range(20))
+    assert (len(trees), draws) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("valid", "stops"),
+    [([0.9] * 8, False), ([0.9] * 4 + [0.6] * 4, True), ([0.1] * 3, False), ([0.1, 0.9, 0.9, 0.91, 0.7], False)],
+)
+def test_a_run_stops_when_valid_designs_stay_below_the_limit_for_four_steps(valid, stops):
+    if stops:
+        with pytest.raises(loop.Stopped, match=r"0\.60.*stop_valid=0\.7"):
+            loop.check_designs(valid, 0.7)
+    else:
+        loop.check_designs(valid, 0.7)
+
+
+@pytest.mark.parametrize("enforce", [True, False])
+def test_the_gate_stops_a_policy_that_has_nothing_to_learn_unless_told_not_to(tmp_path, monkeypatch, enforce):
+    async def perfect(*args, **kwargs):
+        return {"accuracy/math": 1.0, "accuracy/code": 1.0, "valid": 1.0}
+
+    async def same(*args, **kwargs):
+        return {"single": {"math": 1.0, "code": 1.0}, "ensemble": {"math": 1.0, "code": 1.0}}
+
+    monkeypatch.setattr(loop.measure, "evaluate", perfect)
+    monkeypatch.setattr(loop.measure, "structure_table", same)
+    c = settings.base()
+    c.gate.enforce = enforce
+    folder = RunFolder(tmp_path / "run", c)
+    pools = types.SimpleNamespace(dev=[])
+    if enforce:
+        with pytest.raises(loop.Stopped, match=r"above 0\.70"):
+            asyncio.run(loop.gate(c, pools, {}, None, folder))
+    else:
+        asyncio.run(loop.gate(c, pools, {}, None, folder))
+    assert '"passed": false' in (tmp_path / "run" / "gate.json").read_text()
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_pools_interleave_the_kinds_so_that_any_head_is_balanced(split):
+    from configs import smoke
+
+    pools = assemble.pools(smoke.get_config())
+    tasks = pools.train.batch_at(0) if split == "train" else getattr(pools, split)
+    for size in (2, len(tasks)):
+        assert sum(t.kind == "math" for t, _ in tasks[:size]) == size // 2
+
+
+async def test_rehearsed_answers_are_graded_right_and_wrong():
+    tests = [{"kind": "stdin", "input": i, "output": o} for i, o in (("1 2\n", "3\n"), ("5", "{7}"))]
+    rubrics = [Rubric("m", "math", gold=("\\frac{1}{2}",)), Rubric("c", "code", tests=tuple(tests))]
+    grader = Grader()
+    try:
+        for rubric in rubrics:
+            assert (await grader.grade(rubric, right_answer(rubric))).correct
+            assert not (await grader.grade(rubric, wrong_answer(rubric))).correct
+    finally:
+        grader.close()
