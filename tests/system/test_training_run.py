@@ -113,7 +113,6 @@ def test_separate_policies_train_and_resume(cold, tmp_path):
     assert [line["step"] for line in metrics(folder)] == [1, 2, 3]
 
 
-@pytest.mark.fault("F146")
 @pytest.mark.parametrize(
     ("train", "words"),
     [
