@@ -2,11 +2,11 @@
 
 from metaagent_x.mas.classify import classify
 from metaagent_x.mas.parse import Problem, lint, parse_completion
-from metaagent_x.mas.records import Budget, Call, CallRequest, Execution, ToolRun
+from metaagent_x.mas.records import Budget, Call, CallRefused, CallRequest, Execution, ToolRun
 from metaagent_x.mas.runner import run_script
 from metaagent_x.mas.script import Script
 
 __all__ = [
-    "Budget", "Call", "CallRequest", "Execution", "Problem", "Script", "ToolRun", "classify", "lint",
+    "Budget", "Call", "CallRefused", "CallRequest", "Execution", "Problem", "Script", "ToolRun", "classify", "lint",
     "parse_completion", "run_script",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 
 from metaagent_x.mas.line import Branch, Line, Reply, Sources, Stop, path_of
 from metaagent_x.mas.prompts import PromptSet
-from metaagent_x.mas.structures import Agent, Debate, Ensemble, Reflect, SolveAndTest
+from metaagent_x.mas.structures import Agent, Debate, Ensemble, Reflect, SolveAndTest, memories_of
 from metaagent_x.tasks.code import extract_code
 from metaagent_x.tasks.math import extract_answer
 
@@ -90,7 +90,7 @@ class Language:
         A branch is started when the one before it has sent its first request, so that requests that a budget must
         turn away are the same ones in every run.
         """
-        remembering = [m.conversation for m in members if isinstance(m, Agent) and m.conversation]
+        remembering = [memory for m in members for memory in memories_of(m)]
         if len(set(remembering)) < len(remembering):
             raise ValueError("the same agent with memory cannot take part twice at once; make a second agent")
         if len(members) == 1:

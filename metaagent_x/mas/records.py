@@ -8,6 +8,10 @@ from typing import Literal
 from metaagent_x.tasks.task import Verdict
 
 
+class CallRefused(ValueError):
+    """A chat refuses a request that no engine could serve, for a reason of the script's making. The script is told."""
+
+
 @dataclasses.dataclass(frozen=True)
 class CallRequest:
     """One agent asks the policy for one completion.

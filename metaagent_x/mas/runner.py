@@ -15,8 +15,9 @@ from metaagent_x import sandbox
 from metaagent_x.mas import messages, tools
 from metaagent_x.mas.prompts import FULL, PromptSet
 from metaagent_x.mas.provenance import from_agents
-from metaagent_x.mas.records import Budget, Call, CallRequest, Execution, ToolRun
+from metaagent_x.mas.records import Budget, Call, CallRefused, CallRequest, Execution, ToolRun
 from metaagent_x.mas.script import Script
+from metaagent_x.tasks.math import is_equivalent
 from metaagent_x.tasks.task import Task
 
 ENTRY = "metaagent_x.mas.child:main"
@@ -39,20 +40,20 @@ async def run_script(
     prompts: PromptSet | None = None,
     run_tests: Callable[[Task, str], list[str]] | None = None,
     brief: Callable[[str], str] | None = None,
-    equivalent: Callable[[str, str], bool] | None = None,
+    equivalent: Callable[[str, str], bool] = is_equivalent,
 ) -> Execution:
     """Runs a script in a process of its own and returns what happened. Never raises for what the script does.
 
     Args:
       script: what to run. Lint it first: this runs whatever it is given.
       task: the task. The script sees its prompt and kind, nothing else.
-      chat: answers one call. Any exception of it makes the execution void.
+      chat: answers one call. Its CallRefused is raised in the script; any other exception makes the execution void.
       budget: limits; counts of calls, tokens, depth and tool runs are kept here. Calls in flight when the tokens
         run out are finished, so the sum may exceed the budget by them.
       prompts: wording of roles and messages; FULL by default.
       run_tests: (task, program) -> failures, called in a thread; by default the public tests on standard input.
       brief: text -> text short enough to be passed on; by default at most 4,096 characters.
-      equivalent: (answer, answer) -> same, for math votes, called in a thread; by default equal strings only.
+      equivalent: (answer, answer) -> same, for math votes, called in a thread; by default the math grader's.
 
     Returns:
       An ungraded Execution; `status`, `reason` and `flags` as described in `records.py`.
@@ -70,7 +71,7 @@ class _Run:
 
     def __init__(
         self, task: Task, chat: Chat, budget: Budget, prompts: PromptSet, run_tests: Callable[[Task, str], list[str]],
-        brief: Callable[[str], str], equivalent: Callable[[str, str], bool] | None,
+        brief: Callable[[str], str], equivalent: Callable[[str, str], bool],
     ):  # fmt: skip
         self.task, self.chat, self.budget, self.prompts = task, chat, budget, prompts
         self.run_tests, self.brief, self.equivalent = run_tests, brief, equivalent
@@ -214,8 +215,12 @@ class _Run:
     # The work
 
     async def _call(self, request: CallRequest) -> dict[str, Any]:
-        call = await self.chat(request)
-        self.talking.discard(request.conversation)
+        try:
+            call = await self.chat(request)
+        except CallRefused as refusal:
+            return {"error": str(refusal)}
+        finally:
+            self.talking.discard(request.conversation)
         self.tokens += len(call.completion_ids)
         self.execution.calls.append(call)
         return {"text": call.text}
@@ -237,10 +242,9 @@ class _Run:
         return {"text": self.brief(text)}
 
     async def _classes(self, texts: list[str]) -> dict[str, Any]:
-        kind, equivalent = self.task.kind, self.equivalent
-        if kind == "code" or equivalent is None:
-            return {"classes": tools.classes(kind, texts, None)}
-        return {"classes": await asyncio.to_thread(tools.classes, kind, texts, equivalent)}
+        if self.task.kind == "code":
+            return {"classes": tools.classes("code", texts, None)}
+        return {"classes": await asyncio.to_thread(tools.classes, "math", texts, self.equivalent)}
 
     # The end
 

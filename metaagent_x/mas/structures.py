@@ -126,6 +126,18 @@ class SolveAndTest(Structure):
         return text
 
 
+def memories_of(member: Any) -> set[str]:
+    """Conversations that a use of a member goes on with, those of nested structures included.
+
+    What a function of the script uses is not seen here; the host refuses a conversation that is being answered.
+    """
+    if isinstance(member, Agent):
+        return {member.conversation} - {""}
+    if isinstance(member, Structure):
+        return {memory for part in vars(member).values() for memory in memories_of(part)}
+    return {memory for part in member for memory in memories_of(part)} if isinstance(member, list) else set()
+
+
 def _sources(texts: Sequence[str], how: str) -> Sources:
     return tuple((path_of(t), how) for t in texts if path_of(t))
 

@@ -19,7 +19,7 @@ from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.seeds import call_seed
 from metaagent_x.rollout.tree import Design, RolloutTree
 from metaagent_x.tasks.code import extract_code
-from metaagent_x.tasks.math import extract_answer, is_equivalent
+from metaagent_x.tasks.math import extract_answer
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 Settings = Any  # an ml_collections.ConfigDict of `metaagent_x.config.base`: its fields have no static types
@@ -119,7 +119,7 @@ class _Collector:
         async def ask(request: CallRequest) -> Call:
             try:
                 return await self.call(task, "executor", i, j, request, memories)
-            except EngineFailure:
+            except (EngineFailure, mas.CallRefused):
                 raise
             except Exception as defect:
                 self.defect = self.defect or defect
@@ -127,9 +127,8 @@ class _Collector:
 
         async with self.places:
             execution = await mas.run_script(
-                script, task, ask, budget=self.budget, prompts=self.prompts, brief=self.chat.brief,
-                equivalent=is_equivalent,
-            )  # fmt: skip
+                script, task, ask, budget=self.budget, prompts=self.prompts, brief=self.chat.brief
+            )
         if execution.status != "void":
             execution.verdict = await self.judge(task, rubric, script.text, execution)
         execution.structure = mas.classify(execution)
@@ -145,7 +144,10 @@ class _Collector:
         ids = self.chat.extend(so_far, text) if so_far is not None else None
         cut = False
         if ids is None or len(ids) > limit:  # A memory that no longer fits starts again from its newest message.
-            ids, cut = self.chat.fit(request.role_prompt, text, limit)
+            try:
+                ids, cut = self.chat.fit(request.role_prompt, text, limit)
+            except ValueError as too_long:  # A script wrote the role prompt, so this must not end the run.
+                raise mas.CallRefused(f"role prompt of agent {request.agent!r}: {too_long}") from too_long
             cut = cut or so_far is not None
         s = self.settings
         sampling = Sampling(

@@ -244,7 +244,7 @@ answer = judge()(a + b)
 """
     paths = []
     for delays in ([0.0, 0.02], [0.02, 0.0]):
-        texts = lambda r: f"\\boxed{{{r.path}}}" if r.agent != "critic" else "WRONG"  # noqa: E731
+        texts = lambda r: f"\\boxed{{1{r.path.replace('.', '')}}}" if r.agent != "critic" else "WRONG"  # noqa: E731
         host = Host(texts, delay=lambda r, d=delays: d[len(r.path) % 2])
         e = await host.run(script)
         assert e.status == "ok"
@@ -315,3 +315,21 @@ async def test_braces_percent_and_backslashes_reach_the_model_unchanged(prompts)
     for path in ("0.0.1", "0.0.2", "1.0.1"):
         assert odd in host.request(path).messages[0] and "{name} %d " + odd in host.request(path).messages[0]
     assert "{review}" in host.request("0.0.2").messages[0]
+
+
+async def test_math_votes_go_by_value_unless_told_otherwise():
+    """Two spellings of one half outvote a 7, by the grader's own notion of equality."""
+    texts = iter([r"\boxed{7}", r"\boxed{1/2}", r"\boxed{0.5}"])
+    e = await Host(lambda r: next(texts)).run("answer = vote([solver(str(i))(task) for i in range(3)])")
+    assert e.answer == r"\boxed{1/2}"
+
+
+@pytest.mark.parametrize("use", [
+    "ensemble([reflect(m), reflect(m)])(task)", "together([m, ensemble([solver(), m])], task)[0]",
+    "debate([solver(), solve_and_test(solver(), tester=m), reflect(solver(), critic=m)])(task)",
+])  # fmt: skip
+async def test_one_memory_in_two_branches_is_an_error_before_any_of_them_starts(use):
+    """Else whoever came first would decide what the memory holds, and which branch hears of it."""
+    host = Host(lambda r: RIGHT)
+    e = await host.run(f"m = solver(memory=True)\nanswer = {use}")
+    assert (e.status, host.requests) == ("crash", []) and "same agent with memory" in e.reason

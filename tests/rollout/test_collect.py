@@ -136,6 +136,16 @@ def test_a_defect_in_an_engine_is_raised_not_counted_as_void():
         run(tasks(), lambda r: SINGLE, broken)
 
 
+@pytest.mark.parametrize("agent", ["agent('x', 'word ' * 9000)", "solver('word ' * 9000)"])
+def test_a_role_prompt_that_no_prompt_can_hold_fails_its_execution_not_the_run(agent):
+    """Found in review: a Designer that multiplies a string ended the whole training run with a ValueError."""
+    scripts = itertools.cycle([f"draft = solver()(task)\nanswer = {agent}(draft)", SINGLE])
+    (tree,), _ = run(tasks(), lambda r: next(scripts), box, m=2, n=1)
+    failed, fine = sorted((d.executions[0] for d in tree.designs), key=lambda e: e.reward)
+    assert (failed.status, failed.reward, len(failed.calls)) == ("crash", 0.0, 1) and "role prompt" in failed.reason
+    assert fine.reward == 1.0 and tree.counted().all()
+
+
 @pytest.mark.parametrize(
     ("completion", "problem"),
     [("let me think", "no_script"), ("answer = sovler()(task)", "sovler"), ("answer = (", "")],
