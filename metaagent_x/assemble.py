@@ -55,8 +55,11 @@ def _open(name: str, path: str, split: families.Split, size: int, seed: int) -> 
 
 
 def model_config(config: Settings, vocab_size: int | None = None) -> Qwen3Config:
-    """The network's shape. A tokenizer trained for the job sets the vocabulary."""
-    model = Qwen3Config.from_settings(config.model)
+    """The network's shape. A tokenizer trained for the job sets the vocabulary. Raises ConfigError."""
+    try:
+        model = Qwen3Config.from_settings(config.model)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return dataclasses.replace(model, vocab_size=vocab_size) if vocab_size else model
 
 
@@ -111,7 +114,10 @@ def learner(config: Settings, model: Qwen3Config) -> Learner:
 
 
 def check_vocabulary(config: Settings, model: Qwen3Config) -> None:
-    """Raises ConfigError if the tokenizer knows ids that the embedding has no row for."""
-    n = chat_for(config.tokenizer).vocab_size
+    """Raises ConfigError if the tokenizer cannot be read or knows ids that the embedding has no row for."""
+    try:
+        n = chat_for(config.tokenizer).vocab_size
+    except ValueError as error:
+        raise ConfigError(f"tokenizer={config.tokenizer!r}: {error}") from error
     if n > model.vocab_size:
         raise ConfigError(f"tokenizer {config.tokenizer!r} has {n} ids but model.vocab_size is {model.vocab_size}")

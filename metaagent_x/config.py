@@ -6,6 +6,7 @@ A config file in `configs/` calls `base()`, changes what it must and returns the
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_collections
@@ -177,8 +178,17 @@ AT_LEAST = {
     "rollout.max_designer_tokens": 1, "rollout.max_executor_tokens": 1, "rollout.concurrency": 1, "engine.slots": 1,
     "engine.chunk": 1, "learner.row_tokens": 2, "learner.micro_rows": 1, "learner.updates_per_step": 1,
     "checkpoint.every": 1, "checkpoint.keep": 1, "mesh.fsdp": 1, "mesh.tensor": 1, "rollout.temperature": 0,
-    "learner.kl": 0, "reward.call_cost": 0, "learner.learning_rate": 0, "model.num_layers": 1,
+    "learner.kl": 0, "reward.call_cost": 0, "reward.format_bonus": 0, "learner.learning_rate": 0, "seed": 0,
+    "mesh.simulate": 0, "data.train_size": 0, "data.dev_size": 0, "data.test_size": 0, "engine.cache_tokens": 2,
+    "rollout.budget.calls": 1, "rollout.budget.tokens": 1, "rollout.budget.depth": 0, "rollout.budget.tool_runs": 0,
+    "rollout.budget.wall_s": 0.1, "rollout.budget.cpu_s": 0.1, "rollout.budget.memory_mb": 1,
+    "learner.warmup_steps": 0, "learner.b1": 0, "learner.b2": 0, "learner.weight_decay": 0, "learner.clip_norm": 0,
+    "learner.clip_low": 0, "learner.clip_high": 0, "learner.correction_cap": 0, "sft.learning_rate": 0,
+    "sft.row_tokens": 2, "sft.rows": 1, "sft.micro_rows": 1, "sft.max_steps": 0, "sft.eval_every": 1,
+    "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
+    "eval.tasks": 0, "eval.stage_tasks": 0,
 }  # fmt: skip
+BELOW_ONE = ("learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2", "sft.average")
 
 
 def get(config: Settings, field: str) -> object:
@@ -201,6 +211,11 @@ def validate(c: Settings) -> None:
     for field, low in AT_LEAST.items():
         if get(c, field) < low:  # type: ignore[operator]
             raise ConfigError(f"{field}={get(c, field)} must be at least {low}")
+    for field in BELOW_ONE:
+        if get(c, field) >= 1:  # type: ignore[operator]
+            raise ConfigError(f"{field}={get(c, field)} must be below 1")
+    if c.learner.dual_clip and c.learner.dual_clip <= 1:
+        raise ConfigError(f"learner.dual_clip={c.learner.dual_clip} must be above 1, or 0 to turn it off")
     _check_groups(c)
     _check_sampling(c)
     _check_lengths(c)
@@ -227,6 +242,8 @@ def _check_fields(c: Settings, reference: Settings, prefix: str) -> None:
         elif type(value) is not type(default):
             expected, got = type(default).__name__, type(value).__name__
             raise ConfigError(f"{prefix}{name}={value!r} is of type {got}; it must be {expected}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{prefix}{name}={value} must be a finite number")
 
 
 def _check_groups(c: Settings) -> None:

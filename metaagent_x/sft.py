@@ -92,13 +92,15 @@ async def cold_start(config: Settings, pools: assemble.Pools) -> ColdStart:
         assemble.check_vocabulary(config, model)
         return ColdStart(qwen3.init(model, jax.random.key(config.seed), assemble.mesh(config)), model, config.tokenizer)
     folder = Path(s.cache) / fingerprint(config)
-    with config.unlocked():
-        config.tokenizer = config.tokenizer or str(folder / "tokenizer")
-    if not (Path(config.tokenizer) / "tokenizer.json").exists():
-        _train_tokenizer(config)
-    chat = chat_for(config.tokenizer)
-    model = assemble.model_config(config, s.vocab_size)
+    trained = not config.tokenizer  # a folder that the user named is read, never written
+    if trained:
+        with config.unlocked():
+            config.tokenizer = str(folder / "tokenizer")
+        if not (folder / "tokenizer" / "tokenizer.json").exists():
+            _train_tokenizer(config)
+    model = assemble.model_config(config, s.vocab_size if trained else None)
     assemble.check_vocabulary(config, model)
+    chat = chat_for(config.tokenizer)
     learner = Learner(model, s, temperature=1.0, total_updates=s.max_steps)
     state = learner.init(qwen3.init(model, jax.random.key(config.seed)))
     average = TrainState(jax.tree.map(lambda x: x.copy(), state.params), (), state.step.copy())

@@ -54,6 +54,7 @@ def main(_: list[str]) -> None:
     began = time.perf_counter()
     try:
         config.validate(settings)
+        assemble.check_vocabulary(settings, assemble.model_config(settings))
         pools = assemble.pools(settings)
         folder = RunFolder(settings.workdir, settings)
         if settings.mesh.simulate:

@@ -52,6 +52,15 @@ def test_every_config_file_is_valid(name):
         ({"learner__learning_rate": -1.0}, ["learner.learning_rate=-1.0"]),
         ({"data__train": (("polaris", "x", 0.5),)}, ["shares sum to 0.5"]),
         ({"rollout__temperature": 0.0}, ["temperature=0", "copies"]),
+        ({"rollout__temperature": float("nan")}, ["rollout.temperature=nan", "finite"]),
+        ({"learner__learning_rate": float("inf")}, ["learner.learning_rate=inf", "finite"]),
+        ({"learner__dual_clip": 0.5}, ["learner.dual_clip=0.5", "above 1"]),
+        ({"learner__b2": 1.0}, ["learner.b2=1.0", "below 1"]),
+        ({"learner__clip_high": -0.2}, ["learner.clip_high=-0.2"]),
+        ({"learner__correction_cap": -1.0}, ["learner.correction_cap=-1.0"]),
+        ({"rollout__budget__calls": 0}, ["rollout.budget.calls=0", "at least 1"]),
+        ({"data__test_size": -5}, ["data.test_size=-5"]),
+        ({"seed": -1}, ["seed=-1"]),
     ],
 )
 def test_a_value_out_of_range_names_field_and_value(fields, words):
@@ -139,6 +148,9 @@ def test_sampling_that_is_not_the_policys_own_is_refused_in_training(field, valu
         ("--desings=4", "desings"),
         ("--designs=0", "designs=0"),
         ("--policy=both", "policy"),
+        ("--config.model.num_kv_heads=3", "num_kv_heads 3"),
+        ("--config.model.attention=flash", "model.attention is 'flash'"),
+        ("--config.tokenizer=no/such/folder", "tokenizer='no/such/folder'"),
     ],
 )
 @pytest.mark.fault("F152")
