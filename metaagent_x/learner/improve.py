@@ -13,6 +13,8 @@ from metaagent_x.learner.step import Learner
 from metaagent_x.model.qwen3 import Params
 from metaagent_x.rollout.tree import RolloutTree, Trajectory
 
+TOKEN_MEANS = ("clip/high", "clip/low", "clip/dual", "approx_kl", "correction/mean", "mismatch/mean", "entropy")
+
 
 def improve(
     trees: Sequence[RolloutTree],
@@ -63,12 +65,14 @@ def improve(
             lines.append(line)
         every += lines
         if len(active) > 1:
-            metrics |= {f"{name}/{key}": value for key, value in _merge(lines).items()}
-    return out, trained, metrics | _merge(every)
+            metrics |= {f"{name}/{key}": value for key, value in merge(lines).items()}
+    return out, trained, metrics | merge(every)
 
 
-def _merge(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def merge(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Several updates of one step as one line: maxima of "max" figures, sums of counts, means of the rest.
+
+    A mean over tokens stays one: updates of more tokens weigh more (huggingface/trl#6380). Others are means of updates.
 
     `tokens` are those trained on (`trained`, `trained/<role>` here: the sampled ones are `tokens/<role>`); `updates` is
     how many changed the weights.
@@ -81,5 +85,6 @@ def _merge(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
         elif "max" in key or key.startswith("time/"):
             out[key] = float(np.max(values))
         else:
-            out[key] = float(np.mean(values))
+            tokens = [line["tokens"] for line in lines] if key in TOKEN_MEANS and len(values) == len(lines) else None
+            out[key] = float(np.average(values, weights=tokens if tokens and sum(tokens) else None))
     return out

@@ -87,8 +87,9 @@ class Language:
     def parallel(self, members: Sequence[Callable], texts: Sequence[str], branches: Sequence[Branch]) -> list[str]:
         """Applies members[i] to texts[i] in branches[i], all at once; the results in order.
 
-        A branch is started when the one before it has sent its first request, so that requests that a budget must
-        turn away are the same ones in every run.
+        A branch is started when the one before it has sent its first request, so that the first requests of branches
+        meet the host's budgets in the same order in every run. Later ones race: where branches of several calls share
+        the last of a budget, the quicker branch gets it.
         """
         remembering = [memory for m in members for memory in memories_of(m)]
         if len(set(remembering)) < len(remembering):

@@ -22,6 +22,7 @@ BUILTINS = frozenset((
 ))  # fmt: skip
 ALLOWED = BUILTINS | frozenset(NAMES)
 FENCE = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[ \t]*$", re.MULTILINE)
+LABELS = frozenset(("", "python", "python3", "py", "py3"))
 TAG = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 LOOKS_LIKE = re.compile(rf"\banswer\s*=|\b(?:{'|'.join(n for n in NAMES if n not in ('task', 'kind', 'answer'))})\s*\(")
 MAX_CHARS = 40_000
@@ -42,8 +43,9 @@ class Problem:
 def parse_completion(text: str) -> Script | None:
     """Finds the script in a completion: fenced, in <code> tags, or bare; the last complete one wins.
 
-    Of several complete blocks the last that is Python wins, else the last (lint will say what is wrong with it). A
-    block whose closing fence is missing counts only if there is no complete one and it is Python.
+    Of several complete blocks the last that is Python wins, else the last (lint will say what is wrong with it).
+    Blocks labelled as something else ("text", "json") count only if there are no others. A block whose closing fence is
+    missing counts only if there is no complete one and it is Python.
 
     Returns:
       None if nothing looks like a script.
@@ -71,23 +73,26 @@ def _inner(text: str) -> str:
 
 
 def _fenced(text: str) -> tuple[list[str], str]:
-    """Closed fenced blocks in order, and the rest after a fence that never closes.
+    """Closed fenced blocks of Python (if none is, all) in order, and the rest after a fence that never closes.
 
     A fence may stand inside a string of the script: the block ends at the first closing fence that makes it Python,
     else at the first closing fence.
     """
     marks = list(FENCE.finditer(text))
-    blocks: list[str] = []
+    blocks: list[tuple[str, str]] = []  # label, content
+    unclosed = ""
     i = 0
     while i < len(marks):
         start = marks[i].end() + 1
         closers = [j for j in range(i + 1, len(marks)) if not marks[j][1]]
         if not closers:
-            return blocks, text[start:]
+            unclosed = text[start:]
+            break
         end = next((j for j in closers[:8] if _is_python(text[start : marks[j].start()])), closers[0])
-        blocks.append(text[start : marks[end].start()].rstrip("\n"))
+        blocks.append((marks[i][1].lower(), text[start : marks[end].start()].rstrip("\n")))
         i = end + 1
-    return blocks, ""
+    own = [content for label, content in blocks if label in LABELS]
+    return own or [content for _, content in blocks], unclosed
 
 
 def _is_python(text: str) -> bool:

@@ -21,6 +21,9 @@ class Agent:
     def __call__(self, *texts: Any) -> str:
         return self.language.call(self, _text(texts))
 
+    def __repr__(self) -> str:
+        return f"<agent {self.name}>"
+
 
 class Structure:
     """A pattern over agents; itself used like an agent. Each use opens branches under one number."""
@@ -33,6 +36,9 @@ class Structure:
         number = outer.take()
         sources, outer.sources = outer.sources, ()
         return self.run(_text(texts), lambda i: Branch((*number, i), outer, sources))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
 
     def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
         raise NotImplementedError
@@ -156,4 +162,6 @@ def _text(texts: tuple[Any, ...]) -> str:
     flat = [t for item in texts for t in (item if isinstance(item, (list, tuple)) else [item])]
     if not flat:
         raise TypeError("an agent needs a text: agent(task)")
+    if any(callable(t) for t in flat):  # as text it would be a memory address, another one in every run
+        raise TypeError("an agent or structure was passed where a text is needed; apply it first: agent(task)")
     return flat[0] if len(flat) == 1 and isinstance(flat[0], str) else "\n\n".join(map(str, flat))

@@ -39,10 +39,10 @@ def write(
 ) -> Path:
     """Writes one step; a file that exists is replaced as a whole, never half.
 
-    Columns: `reward` is the outcome that the call's trajectory carries, 0 for void ones. `advantage` is 0 and
-    `trained` False for calls that no trained trajectory contains. `status` is the execution's, for a Designer row "ok",
-    "invalid" or "void". `verdict` is the grader's reason, "" if ungraded. `execution` is -1 and `structure` "" for
-    Designer rows.
+    Columns: `reward` is the outcome that the call's trajectory carries, before any cost of calls, 0 for void ones.
+    `advantage` is 0 and `trained` False for calls that no trained trajectory contains. `status` is the execution's, for
+    a Designer row "ok", "invalid" or "void". `verdict` is the grader's reason, "" if ungraded. `execution` is -1 and
+    `structure` "" for Designer rows.
 
     Args:
       folder: made if missing. trees: of the step. trained: what the learner trained on, with advantages.

@@ -333,3 +333,17 @@ async def test_one_memory_in_two_branches_is_an_error_before_any_of_them_starts(
     host = Host(lambda r: RIGHT)
     e = await host.run(f"m = solver(memory=True)\nanswer = {use}")
     assert (e.status, host.requests) == ("crash", []) and "same agent with memory" in e.reason
+
+
+@pytest.mark.parametrize("text", ["solver()", "solver", "[task, critic()]", "reflect(solver())", "lambda t: t"])
+async def test_an_agent_in_place_of_a_text_is_an_error_not_a_memory_address(text):
+    """Its address would stand in the prompt, and differ between two runs of one seed."""
+    host = Host(lambda r: RIGHT)
+    e = await host.run(f"answer = solver()({text})")
+    assert (e.status, host.requests) == ("crash", []) and "where a text is needed" in e.reason
+
+
+async def test_agents_and_structures_have_names_without_addresses():
+    host = Host(lambda r: RIGHT)
+    await host.run("m = agent('Ann', 'add')\nsolver()(str([m, critic(), reflect(m), ensemble([m])]))")
+    assert host.requests[0].messages == ("[<agent Ann>, <agent critic>, <Reflect>, <Ensemble>]",)
