@@ -25,12 +25,12 @@ def get_config() -> Settings:
     c.mesh.fsdp = 8
     c.mesh.simulate = 8
 
-    c.model.hidden_size = 64
+    c.model.hidden_size = 32
     c.model.num_layers = 2
-    c.model.num_heads = 4
-    c.model.num_kv_heads = 2
+    c.model.num_heads = 2
+    c.model.num_kv_heads = 1
     c.model.head_dim = 16
-    c.model.intermediate_size = 128
+    c.model.intermediate_size = 64
     c.model.compute_dtype = "float32"
 
     c.engine.kind = "scripted"
