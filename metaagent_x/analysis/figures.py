@@ -148,7 +148,7 @@ def _edge_labels(axes: Axes, names: Sequence[str], heights: np.ndarray, colors: 
     middles = np.cumsum(heights) - heights / 2
     for i, at in zip(np.argsort(middles, kind="stable"), spread(np.sort(middles), gap=0.075), strict=True):
         axes.annotate(
-            f"{names[i]}  {heights[i]:.0%}", (1, middles[i]), (1.02, at), xycoords="axes fraction", va="center",
+            f"{names[i]}  {heights[i]:.0%}", (1, middles[i]), (1.05, at), xycoords="axes fraction", va="center",
             fontsize=9.5, color=INK, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": colors[i], "linewidth": 2.5, "shrinkA": 1, "shrinkB": 0},
         )  # fmt: skip
