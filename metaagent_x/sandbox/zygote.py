@@ -174,9 +174,9 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(run.pid, signal.SIGKILL)
             _, status, usage = os.wait4(info.si_pid, 0)
+            self._hunt()  # after a stray too: only now have its children come to us
             if run is None:
                 continue
-            self._hunt()
             cpu_s = usage.ru_utime + usage.ru_stime
             message = {"exit": os.waitstatus_to_exitcode(status), "killed": run.killed, "cpu_s": cpu_s}
             with contextlib.suppress(KeyError):
@@ -199,7 +199,8 @@ class Zygote:
 
 
 def _arrange_fds(fds: list[int]) -> None:
-    """The job's descriptors become 3, 4, ...; 0, 1 and 2 stay the null device; everything else is closed."""
+    """The job's descriptors become 3, 4, ...; 0, 1 and 2 are the null device; everything else is closed."""
+    os.dup2(1, 2)  # the zygote's own standard error is ours
     copies = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]  # out of the way of the targets, none overwritten
     for i, fd in enumerate(copies):
         os.dup2(fd, 3 + i)

@@ -347,3 +347,10 @@ async def test_a_script_sees_no_secret(monkeypatch):
 
 async def test_defaults_are_those_of_the_records():
     assert Budget() == Budget(32, 131_072, 6, 16, 1200.0, 10.0, 512) and sandbox.Limits(cpu_s=1)
+
+
+async def test_a_script_process_cannot_write_to_our_terminal():
+    """Its threads' tracebacks, and whatever else it says on standard error, would fill a long run's log."""
+    host = Host(lambda r: RIGHT)
+    await host.run("import os\nsolver()(' '.join(os.readlink(f'/proc/self/fd/{i}') for i in range(3)))")
+    assert host.requests[0].messages == ("/dev/null /dev/null /dev/null",)

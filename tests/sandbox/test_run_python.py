@@ -157,7 +157,13 @@ def gone(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("detach", ["", "os.setsid()", "os.setsid()\n    if os.fork(): os._exit(0)"])
+@pytest.mark.parametrize(
+    "detach",
+    [
+        "", "os.setsid()", "os.setsid()\n    if os.fork(): os._exit(0)",
+        "os.setsid()\n    if os.fork(): time.sleep(600)",  # becomes a stray only when its own parent was hunted down
+    ],
+)  # fmt: skip
 def test_what_a_program_leaves_running_is_killed(detach):
     code = f"""
 import os, time
