@@ -23,8 +23,8 @@ from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.packing import pack
 from metaagent_x.learner.state import TrainState
 from metaagent_x.learner.step import Learner
-from metaagent_x.mas import demonstrations
-from metaagent_x.model import qwen3
+from metaagent_x.mas import demonstrations, prompts
+from metaagent_x.model import parameters, qwen3
 from metaagent_x.rollout import measure
 from metaagent_x.rollout.chat import Chat, train_bpe
 from metaagent_x.rollout.collect import chat_for
@@ -36,10 +36,11 @@ console = Console()
 
 def fingerprint(config: Settings) -> str:
     """Hash of everything that decides the cold start: model, tokenizer, examples, optimisation, seed, dev tasks."""
-    keys = ("seed", "tokenizer", "model", "sft", "data", "gate")
+    keys = ("seed", "tokenizer", "model", "sft", "data")
     chosen = {k: config[k].to_dict() if hasattr(config[k], "to_dict") else config[k] for k in keys}
+    del chosen["sft"]["cache"]  # where it lies does not change what it is
     chosen["prompts"] = config.rollout.prompts
-    sources = [inspect.getsource(m) for m in (demonstrations, families, qwen3)]
+    sources = [inspect.getsource(m) for m in (demonstrations, prompts, families, qwen3, parameters)]
     return hashlib.sha256(json.dumps([chosen, sources], sort_keys=True).encode()).hexdigest()[:16]
 
 
