@@ -34,9 +34,17 @@ def test_rows_of_an_update_take_up_where_the_last_one_stopped():
 
 @pytest.mark.parametrize(
     ("field", "value", "same"),
-    [("seed", 9, False), ("sft.learning_rate", 1e-3, False), ("model.num_layers", 2, False), ("data.dev_size", 10, False),
-     ("workdir", "elsewhere", True), ("steps", 1, True), ("sft.cache", "elsewhere", True), ("learner.kl", 0.1, True)],
-)  # fmt: skip
+    [
+        ("seed", 9, False),
+        ("sft.learning_rate", 1e-3, False),
+        ("model.num_layers", 2, False),
+        ("data.dev_size", 10, False),
+        ("workdir", "elsewhere", True),
+        ("steps", 1, True),
+        ("sft.cache", "elsewhere", True),
+        ("learner.kl", 0.1, True),
+    ],
+)
 def test_the_cache_is_another_one_exactly_if_the_cold_start_would_be(field, value, same):
     before, after = tiny.get_config(), tiny.get_config()
     *group, name = field.split(".")
