@@ -129,17 +129,6 @@ def is_program(text: str) -> bool:
     )
 
 
-def same_program(a: str, b: str) -> bool:
-    """True if the two are the same up to layout and comments (equal syntax trees)."""
-    if a == b:
-        return True
-    x, y = parse(a), parse(b)
-    try:
-        return x is not None and y is not None and ast.dump(x) == ast.dump(y)
-    except RecursionError:
-        return False
-
-
 def judge(
     program: str,
     tests: Sequence[Mapping[str, Any]],
