@@ -223,6 +223,7 @@ def test_the_cost_of_calls_lowers_the_designers_reward_only(trees):
 def test_a_role_without_data_is_a_logged_no_op(params):
     """A step in which every design fails to parse: the executor has no trajectory, the designer no spread."""
     c = settings.base()
+    c.rollout.prompts = "tiny"
     pairs = [(Task("t", "math", "compute 1+1"), Rubric("t", "math", gold=("2",)))]
     engines = {"designer": ScriptedEngine(lambda r: "no"), "executor": ScriptedEngine(lambda r: "no")}
     made = asyncio.run(collect(pairs, engines, Grader(), designs=2, executions=2, config=c, step=0))
