@@ -87,15 +87,15 @@ class Language:
     def parallel(self, members: Sequence[Callable], texts: Sequence[str], branches: Sequence[Branch]) -> list[str]:
         """Applies members[i] to texts[i] in branches[i], all at once; the results in order.
 
-        A branch is started when the one before it has sent its first request, so that the first requests of branches
-        meet the host's budgets in the same order in every run. Later ones race: where branches of several calls share
-        the last of a budget, the quicker branch gets it.
+        The host is told when branches open and end: it deals out what is left of the budgets among them (`shares.py`),
+        so that it does not matter who is quick. A branch is started when the one before it has sent its first request,
+        so that agents made before that are numbered alike in every run.
         """
         remembering = [memory for m in members for memory in memories_of(m)]
         if len(set(remembering)) < len(remembering):
             raise ValueError("the same agent with memory cannot take part twice at once; make a second agent")
-        if len(members) == 1:
-            return [self.within(branches[0], members[0], texts[0])]
+        if len(members) <= 1:
+            return [self.within(*each) for each in zip(branches, members, texts, strict=True)]
         results: list[Any] = [None] * len(members)
 
         def work(i: int) -> None:
@@ -104,8 +104,10 @@ class Language:
             except BaseException as problem:
                 results[i] = (False, problem)
             finally:
+                self.line.tell(do="ended", path=_dotted(branches[i].prefix))
                 branches[i].mark()
 
+        self.line.tell(do="open", path=_dotted(branches[0].prefix[:-1]), count=len(branches))
         threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(len(members))]
         for thread, branch in zip(threads, branches, strict=True):
             branch.started.clear()
@@ -132,7 +134,7 @@ class Language:
 
     def call(self, agent: Agent, text: str) -> Reply:
         branch = self.branch
-        path = ".".join(map(str, branch.take()))
+        path = _dotted(branch.take())
         sources, branch.sources = branch.sources, ()
         if path_of(text):
             sources = (*sources, (path_of(text), "pass"))
@@ -143,12 +145,12 @@ class Language:
         return Reply(reply["text"], path)
 
     def run_python(self, code: str, stdin: str = "") -> str:
-        path = ".".join(map(str, self.branch.take()))
+        path = _dotted(self.branch.take())
         program = self.code_of(code) or str(code)
         return self.line.ask(self.branch.mark, do="run_python", path=path, code=program, stdin=str(stdin))["text"]
 
     def run_tests(self, code: str) -> list[str]:
-        path = ".".join(map(str, self.branch.take()))
+        path = _dotted(self.branch.take())
         program = self.code_of(code) or str(code)
         return self.line.ask(self.branch.mark, do="run_tests", path=path, code=program)["failures"]
 
@@ -182,6 +184,10 @@ class Language:
 
     def code_of(self, text: str) -> str:
         return extract_code(str(text)) or ""
+
+
+def _dotted(path: Sequence[int]) -> str:
+    return ".".join(map(str, path))
 
 
 def _nothing() -> None:

@@ -53,6 +53,13 @@ def number(message: dict[str, Any]) -> int:
     return value
 
 
+def count(message: dict[str, Any]) -> int:
+    value = message.get("count")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Malformed(f"count is {str(value)[:40]!r}, not a number")
+    return value
+
+
 def request(message: dict[str, Any]) -> CallRequest:
     messages = message.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, str) for m in messages):

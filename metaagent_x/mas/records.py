@@ -111,9 +111,16 @@ class Execution:
 class Budget:
     """Limits of one execution. The parent owns and counts them.
 
+    Branches that run at once get even shares of the calls, tokens, tool runs and test runs that are left. A branch
+    whose share is used up waits until none of them can go on; then what is left is shared out again among those that
+    wait. The execution ends with status "budget" when that helps nobody. So which calls are made never depends on who
+    is quick (`shares.py`).
+
     Attributes:
-      calls: model calls. tokens: sampled tokens over all calls. depth: nesting of structures.
-      tool_runs: runs of `run_python` and `run_tests` together; `run_tests` alone at most 6.
+      calls: model calls, never exceeded. depth: nesting of structures.
+      tokens: sampled tokens over all calls. A call is started while its branch has a token left, and finished: the sum
+        exceeds this by less than one completion, or in branches by less than one for each that holds a share.
+      tool_runs: runs of `run_python` and `run_tests` together, never exceeded; `run_tests` alone at most 6.
       wall_s, cpu_s: seconds. memory_mb: MiB of the script process.
     """
 

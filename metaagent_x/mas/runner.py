@@ -17,18 +17,21 @@ from metaagent_x.mas.prompts import FULL, PromptSet
 from metaagent_x.mas.provenance import from_agents
 from metaagent_x.mas.records import Budget, Call, CallRefused, CallRequest, Execution, ToolRun
 from metaagent_x.mas.script import Script
+from metaagent_x.mas.shares import NEEDS, Ledger, Share
 from metaagent_x.tasks.math import is_equivalent
 from metaagent_x.tasks.task import Task
 
 ENTRY = "metaagent_x.mas.child:main"
 TEST_RUNS = 6
 MAX_MESSAGES = 20_000
-MAX_PENDING = 128  # a script asks in parallel at most once a branch
+MAX_PENDING = 128
 STOP_GRACE_S = 2.0  # for a script that was told to stop and has nothing left to wait for
 END_GRACE_S = 1.0  # for a process that has hung up
 BACKSTOP_S = 30.0  # the zygote's own wall limit, should this process be unable to act
 
 Chat = Callable[[CallRequest], Awaitable[Call]]
+Work = Callable[[Share], Awaitable[dict[str, Any]]]
+Request = tuple[int, Work]
 
 
 async def run_script(
@@ -48,8 +51,9 @@ async def run_script(
       script: what to run. Lint it first: this runs whatever it is given.
       task: the task. The script sees its prompt and kind, nothing else.
       chat: answers one call. Its CallRefused is raised in the script; any other exception makes the execution void.
-      budget: limits; counts of calls, tokens, depth and tool runs are kept here. Calls in flight when the tokens
-        run out are finished, so the sum may exceed the budget by them.
+      budget: limits; counts of calls, tokens, depth and tool runs are kept here, and dealt out among branches
+        (`shares.py`), so that which calls are made does not depend on who is quick. Calls in flight when the tokens
+        run out are finished; `Budget` says how far the sum may exceed the budget.
       prompts: wording of roles and messages; FULL by default.
       run_tests: (task, program) -> failures, called in a thread; by default the public tests on standard input.
       brief: text -> text short enough to be passed on; by default at most 4,096 characters.
@@ -76,7 +80,8 @@ class _Run:
         self.task, self.chat, self.budget, self.prompts = task, chat, budget, prompts
         self.run_tests, self.brief, self.equivalent = run_tests, brief, equivalent
         self.execution = Execution()
-        self.calls = self.tokens = self.tool_runs = self.test_runs = 0
+        b = self.budget
+        self.ledger: Ledger[Request] = Ledger(calls=b.calls, tokens=b.tokens, tools=b.tool_runs, tests=TEST_RUNS)
         self.stopped = ""
         self.failure: BaseException | None = None
         self.pending: set[asyncio.Task] = set()
@@ -133,6 +138,12 @@ class _Run:
         if what == "links":
             self.execution.links += messages.links(message.get("links"))
             return
+        if what == "open":
+            self.ledger.open(messages.path(message), messages.count(message))
+            return
+        if what == "ended":
+            await self._go_on(self.ledger.end(messages.path(message)))
+            return
         number = messages.number(message)
         if len(self.pending) >= MAX_PENDING:
             raise messages.Malformed(f"more than {MAX_PENDING} requests wait for a reply")
@@ -146,42 +157,34 @@ class _Run:
             raise messages.Malformed(f"unknown request {str(what)[:40]!r}")
 
     async def _counted(self, what: str, number: int, message: dict[str, Any]) -> None:
-        """A request that costs something: refused with a stop once a budget is used up."""
+        """A request that costs something: answered, held or stopped, as its branch's share of the budget says."""
         path = messages.path(message)
         if path in self.paths:
             raise messages.Malformed(f"path {path!r} is used twice")
         self.paths.add(path)
-        reason = self.stopped or self._over(what, path)
-        if reason:
-            await self._stop(number, reason)
-        elif what == "call":
+        if self.stopped:
+            await self._stop(number, self.stopped)
+            return
+        work = self._work(what, path, message)
+        needs = ("depth",) if messages.depth(path) > self.budget.depth else NEEDS[what]  # nobody has any depth left
+        await self._go_on(self.ledger.ask(path, needs, (number, work)))
+
+    def _work(self, what: str, path: str, message: dict[str, Any]) -> Work:
+        if what == "call":
             request = messages.request(message)
             self.execution.links += messages.links(message.get("sources"), path)
-            if request.conversation and request.conversation in self.talking:
-                await self._answer(number, error=f"agent {request.agent!r} with memory is used by two branches at once")
-                return
-            self.calls += 1
-            self.talking.add(request.conversation)
-            self._spawn(number, self._call, request)
-        else:
-            self.tool_runs += 1
-            self.test_runs += what == "run_tests"
-            code = messages.text(message, "code")
-            if what == "run_python":
-                self._spawn(number, self._python, path, code, messages.text(message, "stdin"))
-            else:
-                self._spawn(number, self._tests, path, code)
+            return functools.partial(self._call, request)
+        code = messages.text(message, "code")
+        if what == "run_python":
+            return functools.partial(self._python, path, code, messages.text(message, "stdin"))
+        return functools.partial(self._tests, path, code)
 
-    def _over(self, what: str, path: str) -> str:
-        """Which budget this request would exceed, "" if none."""
-        b = self.budget
-        if messages.depth(path) > b.depth:
-            return "depth"
-        if what == "call":
-            return "calls" if self.calls >= b.calls else "tokens" if self.tokens >= b.tokens else ""
-        if what == "run_tests" and self.test_runs >= TEST_RUNS:
-            return "tests"
-        return "tools" if self.tool_runs >= b.tool_runs else ""
+    async def _go_on(self, decided: list[tuple[Share, Request, str]]) -> None:
+        for share, (number, work), reason in decided:
+            if reason:
+                await self._stop(number, reason)
+            else:
+                self._spawn(number, self._spend, share, work)
 
     async def _stop(self, number: int, reason: str) -> None:
         self.stopped = reason
@@ -214,23 +217,32 @@ class _Run:
 
     # The work
 
-    async def _call(self, request: CallRequest) -> dict[str, Any]:
+    async def _spend(self, share: Share, work: Work) -> dict[str, Any]:
+        try:
+            return await work(share)
+        finally:
+            share.busy = False  # before the reply is sent: the next request may follow at once
+
+    async def _call(self, request: CallRequest, share: Share) -> dict[str, Any]:
+        if request.conversation and request.conversation in self.talking:
+            return {"error": f"agent {request.agent!r} with memory is used by two branches at once"}
+        self.talking.add(request.conversation)
         try:
             call = await self.chat(request)
         except CallRefused as refusal:
             return {"error": str(refusal)}
         finally:
             self.talking.discard(request.conversation)
-        self.tokens += len(call.completion_ids)
+        share.left["tokens"] -= len(call.completion_ids)
         self.execution.calls.append(call)
         return {"text": call.text}
 
-    async def _python(self, path: str, code: str, stdin: str) -> dict[str, Any]:
+    async def _python(self, path: str, code: str, stdin: str, _: Share) -> dict[str, Any]:
         output, status = await _in_pool(tools.run_program, code, stdin)
         self.execution.tools.append(ToolRun(path, "run_python", code, stdin, output, status))
         return {"text": output}
 
-    async def _tests(self, path: str, code: str) -> dict[str, Any]:
+    async def _tests(self, path: str, code: str, _: Share) -> dict[str, Any]:
         failures = await _in_pool(self.run_tests, self.task, code)
         if failures == [tools.NO_PUBLIC_TESTS]:
             self.execution.flags.add("no_public_tests")

@@ -7,6 +7,7 @@ Three steps, cheapest first: equal text after `normalise`; equal exact rationals
 - "1,234" (groups of three digits, no space) is one number, "1, 234" is two;
 - a number in a base equals the same digits without the base, "11_2" and "11", but not "11_3";
 - words are compared as words, in any case;
+- what looks like a number and is none (1.2.3, 1..2, 1.2.2020, "1 2") is compared as text;
 - an interval equals the inequality that describes it, either way round.
 """
 
@@ -82,7 +83,8 @@ def _cheap_verdict(answer: str, gold: str) -> bool | None:
     label, wanted = choice_label(answer), choice_label(gold)
     if label and wanted and len(g) == 1:
         return label == wanted
-    if _is_words(a) or _is_words(g):  # math-verify would read words as products of letters: "no" = "on"
+    # math-verify would read words as products of letters, "no" = "on", and malformed numbers as products or sums.
+    if any(_is_words(t) or _is_malformed(t) for t in (a, g)):
         return a.casefold() == g.casefold()
     return _same_in_base(a, g)
 
@@ -110,6 +112,8 @@ _SLASH = re.compile(rf"({_SIMPLE})/({_SIMPLE})")
 _FRAC = re.compile(rf"([+-]?)\\frac(?:\{{({_SIMPLE})\}}|(\d))(?:\{{({_SIMPLE})\}}|(\d))")
 _BASE = re.compile(r"([0-9A-Fa-f]+)_\{?(\d+)\}?")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*")
+_SEVERAL_POINTS = re.compile(r"\.\s*\d*\s*\.")  # versions, addresses, dates: 0.0.0.1 is not 0
+_APART = re.compile(r"[+-]?[\d.]+(?: [\d.]+)+")  # "1 2" is not 3
 _FUNCTIONS = {
     "sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "arcsin", "arccos", "arctan", "gcd", "lcm", "max",
     "min", "mod",
@@ -136,6 +140,11 @@ def rational(text: str) -> Fraction | None:
         return None
     value = Fraction(top.rstrip(".")) / low
     return -value if sign == "-" else value
+
+
+def _is_malformed(text: str) -> bool:
+    """True if the text holds a number with several decimal points, or is several numbers with only space between."""
+    return _SEVERAL_POINTS.search(text) is not None or _APART.fullmatch(text) is not None
 
 
 def _is_words(text: str) -> bool:

@@ -237,6 +237,38 @@ async def test_an_answer_that_an_agent_or_its_program_gave_is_its_own(script, re
     assert e.status == "ok" and e.flags == set() and "7" in e.answer
 
 
+@pytest.mark.parametrize("code,given,own", [
+    ("print(input())", "4200", False),
+    ("print(input())", "it is 4200.", False),
+    ("print(int(input().replace(',', '')))", "4,200", False),
+    ("print(int(float(input())))", "4200.00", False),
+    ("print(input()[1:])", "x4200", False),
+    ("print(input())", "\\\\boxed{4200}", False),
+    ("raise ValueError(input())", "\\\\boxed{4200}", False),
+    ("print(4200)", "", True),
+    ("print(int(input()) * 2)", "2100", True),
+    ("print(sum(map(int, input().split())))", "42001 14200 -52001", True),
+    ("print(round(float(input())))", "4200.25", True),
+])  # fmt: skip
+async def test_a_program_that_repeats_its_input_gives_no_answer_of_an_agent(code, given, own):
+    """The script chooses the input: an answer that stood there is the script's, whoever wrote the program."""
+    script = (
+        f"out = run_python(code_of(solver()(task)), '{given}')\nanswer = '\\\\boxed{{' + (answer_of(out) or out) + '}}'"
+    )
+    e = await Host(lambda r: program(code)).run(script)
+    assert e.status == "ok" and "4200" in e.answer
+    assert e.flags == (set() if own else {"answer_not_from_agents"})
+
+
+@pytest.mark.parametrize(
+    "code,own", [("print(input())", False), ("print('print(' + str(len(input()) - 5) + ')')", True)]
+)
+async def test_a_program_that_was_fed_in_is_not_an_agents(code, own):
+    script = "p = code_of(solver()(task))\nanswer = '```python\\n' + run_python(p, 'print( 4 )') + '```'"
+    e = await Host(lambda r: program(code)).run(script, CODE)
+    assert e.flags == (set() if own else {"answer_not_from_agents"})
+
+
 @pytest.mark.parametrize("script,own", [
     ("answer = solver()(task)", True),
     ("answer = '```python\\nx =  1 # same\\nprint(x)\\n```'\nsolver()(task)", True),

@@ -253,6 +253,45 @@ def test_policies(answer, gold, right):
     assert is_equivalent(answer, gold) is right
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("0.0.0.2", "0.0.0.1", False),
+        ("0.0.0.1", "0.0.0.1", True),
+        ("10.0.0.1", "$10.0.0.1$", True),
+        ("0.0.0.7", "0", False),
+        ("1.2.3", "1.2", False),
+        ("1.2", "1.2.3", False),
+        ("1.2.3", "9/25", False),
+        ("3.5.7", "3.5", False),
+        ("3.5.7", "2.45", False),
+        ("1..2", "1.2", False),
+        ("1..2", "1..2", True),
+        ("1.2..", "1.2", True),
+        (".5.5", "0.25", False),
+        ("1.2.2020", "303/1250", False),
+        ("1.2.2020", "1.2.2021", False),
+        ("1. 2. 2020", "1. 3. 2020", False),
+        ("3.1.2x", "0.62x", False),
+        ("x=1.2.3", "9/25", False),
+        ("V1.2.3", "v1.2.3", True),
+        ("1.234.567", "1234567", False),
+        ("1 2", "3", False),
+        ("0.5 0.25", "0.75", False),
+        ("1 2", "1 2", True),
+        ("0.5, 0.25", "1/2, 1/4", True),
+        ("(0.5, 1.5)", "(1/2, 3/2)", True),
+        (r"2.5 \cdot 1.5", "3.75", True),
+        (r"\frac{0.5}{1.5}", "1/3", True),
+        ("0.5x+1.5", "x/2+3/2", True),
+        ("1 000.5", "1000.5", True),
+    ],
+)
+def test_what_is_no_number_is_compared_as_text(answer, gold, right):
+    """math-verify reads 0.0.0.1 and 0.0.0.2 as products that are 0, and "1 2" as 3."""
+    assert is_equivalent(answer, gold) is right
+
+
 def test_a_long_answer_must_be_the_gold_itself(no_worker):
     long = "1+" * ANSWER_CHARS + "1"
     assert is_equivalent(long, long) and not is_equivalent(long, str(ANSWER_CHARS + 1))
