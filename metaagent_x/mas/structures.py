@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ class Agent:
         return f"<agent {self.name}>"
 
 
-class Structure:
+class Structure(abc.ABC):
     """A pattern over agents; itself used like an agent. Each use opens branches under one number."""
 
     def __init__(self, language: Language):
@@ -40,8 +41,9 @@ class Structure:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
+    @abc.abstractmethod
     def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
-        raise NotImplementedError
+        """Plays the pattern on a task; `open_branch(i)` starts its branch number i. Returns the final text."""
 
     def step(self, branch: Branch, member: Callable, message: str, sources: Sources) -> str:
         """One use of a member inside a branch; `sources` are the completions that the message passes on."""
