@@ -109,6 +109,14 @@ async def baseline(
                        designer="cold", executor="cold")  # fmt: skip
 
 
+async def stage(
+    c: Settings, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder, step: int
+) -> None:
+    """Where the policy stands at a stage boundary, on fewer tasks."""
+    if pools.test:
+        await evaluate(c, pools.test[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
+
+
 async def final(
     c: Settings, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
     grader: Any, folder: RunFolder,

@@ -98,8 +98,11 @@ async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) ->
             await loop.gate(c, pools, before, grader, folder)
         await loop.baseline(c, pools, before, grader, folder)
         while step < c.steps:
-            clock = time.perf_counter()
             roles = active_roles(step, c.schedule, c.stage_length, c.first)
+            # Before the stage, not after the last one: a run that goes on from here has not played it yet.
+            if step and roles != active_roles(step - 1, c.schedule, c.stage_length, c.first):
+                await loop.stage(c, pools, engines, grader, folder, step)
+            clock = time.perf_counter()
             trees, draws = await loop.gather(c, pools, engines, grader, step, draws, roles)
             collected = time.perf_counter()
             seed = call_seed(c.seed, step, "updates", 0, 0, "")
@@ -114,8 +117,6 @@ async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) ->
             loop.progress(step, c.steps, roles, metrics)
             if step % c.checkpoint.every == 0 or step == c.steps:
                 checkpoints.save(step, states, {"draws": draws})
-            if pools.test and step < c.steps and active_roles(step, c.schedule, c.stage_length, c.first) != roles:
-                await loop.evaluate(c, pools.test[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
             loop.check_designs([line["designs/valid"] for line in folder.metrics()], c.gate.stop_valid)
         await loop.final(c, pools, before, engines, grader, folder)
     finally:
