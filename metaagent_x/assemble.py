@@ -113,6 +113,16 @@ def learner(config: Settings, model: Qwen3Config) -> Learner:
     return Learner(model, settings, mesh(config), temperature=config.rollout.temperature)
 
 
+def check_supported(config: Settings) -> None:
+    """Raises ConfigError for a job that this version cannot do, before it asks for any file."""
+    if config.model.path:
+        raise ConfigError(
+            f"model.path={config.model.path!r}: this version cannot read Hugging Face weights and has no vLLM engine, "
+            "and a network of this size needs both. The settings themselves are valid. An empty model.path is a random "
+            "network, cold-started on generated examples (configs/tiny.py)"
+        )
+
+
 def check_vocabulary(config: Settings, model: Qwen3Config) -> None:
     """Raises ConfigError if the tokenizer cannot be read or knows ids that the embedding has no row for."""
     try:

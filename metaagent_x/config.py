@@ -7,9 +7,12 @@ A config file in `configs/` calls `base()`, changes what it must and returns the
 from __future__ import annotations
 
 import math
+import re
+import sys
 from typing import Any
 
 import ml_collections
+from absl import flags
 
 Settings = Any  # an ml_collections.ConfigDict: its fields have no static types
 
@@ -221,6 +224,7 @@ def validate(c: Settings) -> None:
     _check_lengths(c)
     if c.learner.aggregate == "constant" and c.learner.constant_denominator <= 0:
         raise ConfigError("learner.aggregate='constant' needs learner.constant_denominator above 0 (tokens per update)")
+    _check_data(c)
     shares = sum(share for _, _, share in c.data.train)
     if c.steps and abs(shares - 1) > 1e-6:
         raise ConfigError(f"data.train shares sum to {shares:g}; they must sum to 1")
@@ -244,6 +248,17 @@ def _check_fields(c: Settings, reference: Settings, prefix: str) -> None:
             raise ConfigError(f"{prefix}{name}={value!r} is of type {got}; it must be {expected}")
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{prefix}{name}={value} must be a finite number")
+
+
+def _check_data(c: Settings) -> None:
+    for use in ("train", "dev", "test"):
+        for entry in c.data[use]:
+            shape = tuple(map(type, entry)) if isinstance(entry, tuple) else ()
+            if shape not in ((str, str, float), (str, str, int)):
+                raise ConfigError(
+                    f"data.{use} holds {entry!r}; every entry must be (name, path, share), e.g. ('polaris', "
+                    "'data/polaris.jsonl', 0.5)"
+                )
 
 
 def _check_groups(c: Settings) -> None:
@@ -282,18 +297,26 @@ def _check_lengths(c: Settings) -> None:
 
 def parse_flags(argv: list[str]) -> list[str]:
     """For `absl.app.run(flags_parser=...)`: bad flags and unknown config fields are one clear line and exit code 2."""
-    import sys
-
-    from absl import flags
-
     try:
-        return flags.FLAGS(argv)
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        text = str(error.args[0] if error.args else error).replace("\\n", " ").replace("\\'", "'").strip("'\" \n")
-        given = ", ".join(a for a in argv[1:] if a.startswith("--config.") and _names(a, text))
-        print(f"bad input: {given + ': ' if given else ''}{text}", file=sys.stderr)
-        sys.exit(2)
+        rest = flags.FLAGS(argv)
+        if len(rest) > 1:
+            raise flags.Error(f"{' '.join(rest[1:])!r} is not a flag; flags start with --")
+        if flags.FLAGS["config"].value is None:
+            raise flags.Error("no settings; give a file of configs/, e.g. --config=configs/tiny.py")
+        _ = flags.FLAGS["config"].value.seed  # a file that could not be loaded says so only when it is used
+        return rest
+    except (AttributeError, KeyError) as error:  # ml_collections: a field of the config that does not exist
+        near = re.search(r"Did you mean \W*(\w+)", str(error))
+        given = [a for a in argv[1:] if a.startswith("--config.")]
+        named = [a for a in given if _names(a, str(error))] or given
+        problem = f"{', '.join(named)}: no such field" + (f"; did you mean {near[1]}?" if near else "")
+    except (flags.Error, TypeError, ValueError) as error:
+        problem = str(error)
+    except (OSError, ImportError, SyntaxError) as error:
+        problem = f"cannot read the settings: {' '.join(str(error).split())}"
+    print(f"bad input: {problem}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _names(flag: str, message: str) -> bool:
-    return any(part in message for part in flag.split("=")[0].removeprefix("--config.").split("."))
+    return any(f"'{part}'" in message.replace("\\", "") for part in flag.split("=")[0].split(".")[1:])

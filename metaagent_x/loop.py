@@ -76,7 +76,9 @@ async def gate(
         view.add_row(name, f"{row['math']:.2f}", f"{row['code']:.2f}")
     console.print(view)
     console.print(f"Designer's own choice: math {accuracy['math']:.2f}, code {accuracy['code']:.2f}, "
-                  f"valid designs {record['valid']:.2f}: {message}")  # fmt: skip
+                  f"valid designs {record['valid']:.2f}: {message}"
+                  f"{'' if passed or c.gate.enforce else ' (not enforced here: gate.enforce=False)'}",
+                  highlight=False, soft_wrap=True)  # fmt: skip
     if not passed and c.gate.enforce:
         raise Stopped(f"no headroom for RL: {message}")
 

@@ -164,6 +164,11 @@ class RunFolder:
         except ValueError as error:
             raise RunFolderError(f"{path}: not readable as JSON ({error}); choose another --workdir") from error
         given = flatten(settings)
+        played = max((line["step"] for line in read_lines(self.path / "metrics.jsonl")), default=0)
+        if given.get("steps", played) < played:
+            raise RunFolderError(
+                f"workdir={self.path} holds {played} steps, more than steps={given['steps']}; choose another --workdir"
+            )
         changed = [
             f"{k}: {known.get(k, 'absent')!r} there, {given.get(k, 'absent')!r} here"
             for k in sorted(known.keys() | given.keys())

@@ -83,11 +83,6 @@ async def cold_start(config: Settings, pools: assemble.Pools) -> ColdStart:
     `sft.max_steps` updates.
     """
     s = config.sft
-    if config.model.path:
-        raise ConfigError(
-            f"model.path={config.model.path!r}: reading Hugging Face weights is not part of this version; leave it "
-            "empty for a random network, cold-started on generated examples"
-        )
     if not s.max_steps:
         model = assemble.model_config(config)
         assemble.check_vocabulary(config, model)
@@ -111,6 +106,11 @@ async def cold_start(config: Settings, pools: assemble.Pools) -> ColdStart:
         states, extra = saved.restore(latest, {"last": state, "average": average})
         state, average, at, index, done = states["last"], states["average"], latest, extra["index"], extra["done"]
         console.print(f"cold start: {'found' if done else 'going on'} at update {at} in {folder}")
+    if not done:
+        console.print(
+            f"cold start: up to {s.max_steps} updates, first measured after {max(s.first_eval, s.eval_every)}; kept in "
+            f"{folder}", highlight=False, soft_wrap=True,
+        )  # fmt: skip
     while not done:
         if at >= s.max_steps:
             raise ConfigError(f"cold start: target not reached after sft.max_steps={s.max_steps} updates; raise it, or "

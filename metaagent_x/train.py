@@ -31,7 +31,6 @@ from metaagent_x.tasks.datasets import DatasetError
 console = Console()
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
-flags.mark_flag_as_required("config")
 _OVERRIDES = {
     "designs": flags.DEFINE_integer("designs", None, "M, designs per task."),
     "executions": flags.DEFINE_integer("executions", None, "N, executions per design."),
@@ -50,10 +49,12 @@ def main(_: list[str]) -> None:
         if flag.value is not None:
             settings[field] = flag.value
     logging.set_verbosity(logging.WARNING)  # Orbax tells every file it writes
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, _interrupt)
     began = time.perf_counter()
     try:
         config.validate(settings)
+        assemble.check_supported(settings)
         assemble.check_vocabulary(settings, assemble.model_config(settings))
         pools = assemble.pools(settings)
         folder = RunFolder(settings.workdir, settings)
@@ -62,19 +63,28 @@ def main(_: list[str]) -> None:
         try:
             asyncio.run(train(settings, pools, folder))
         except loop.Stopped as reason:
-            console.print(f"[yellow]stopped:[/] {reason}", highlight=False)
+            console.print("stopped:", str(reason), highlight=False, markup=False, soft_wrap=True)
             console.print(f"report: {write_report(folder.path)}")
             sys.exit(1)
         console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
     except (config.ConfigError, DatasetError) as error:
-        console.print("bad input:", str(error), highlight=False, markup=False)
+        console.print("bad input:", str(error), highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except OSError as error:
-        console.print(f"{settings.workdir}: {error}; what was written before is whole", highlight=False, markup=False)
+        text = f"{settings.workdir}: {error}; what was written before is whole"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print(f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}")
         sys.exit(3)
+
+
+def _interrupt(*_: object) -> None:
+    """The first signal ends the run in order; further ones must not cut that short."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    console.print("stopping ...")
+    raise KeyboardInterrupt
 
 
 async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) -> None:

@@ -168,3 +168,14 @@ def test_numbers_survive_the_file(tmp_path_factory, values):
 
 def test_flatten_names_nested_fields():
     assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": None}) == {"a.b": 1, "a.c.d": [2], "e": None}
+
+
+def test_fewer_steps_than_were_played_are_refused_and_nothing_is_rewritten(tmp_path):
+    folder = RunFolder(tmp_path / "run", settings(steps=8))
+    for step in range(1, 6):
+        step_line(folder, step)
+    before = (folder.path / "config.json").read_bytes()
+    with pytest.raises(RunFolderError, match=r"holds 5 steps, more than steps=4"):
+        RunFolder(tmp_path / "run", settings(steps=4))
+    assert (folder.path / "config.json").read_bytes() == before
+    RunFolder(tmp_path / "run", settings(steps=5))
