@@ -134,7 +134,7 @@ def _held_out(axes: Axes, label: str, series: Sequence[tuple[int, float]], *, fi
     axes.plot(
         [p[0] for p in points], [p[1] for p in points], marker="o", color=INK, clip_on=False, zorder=5,
         markerfacecolor=INK if filled else PAPER, markersize=7 if filled else 6,
-        linewidth=2.2 if filled else 1, linestyle="-" if filled else (0, (1, 3)),
+        linewidth=2.2, linestyle="-" if filled else "none",  # greedy is measured at the ends only
     )  # fmt: skip
     # The filled series is labelled below its points, the other above: they often lie close together.
     place: Any = {"textcoords": "offset points", "zorder": 6, "fontweight": weight, "annotation_clip": False}
@@ -147,11 +147,12 @@ def _edge_labels(axes: Axes, names: Sequence[str], heights: np.ndarray, colors: 
     """Names at the right edge, at the height of their area, moved apart where they would touch."""
     middles = np.cumsum(heights) - heights / 2
     for i, at in zip(np.argsort(middles, kind="stable"), spread(np.sort(middles), gap=0.075), strict=True):
-        axes.annotate(
-            f"{names[i]}  {heights[i]:.0%}", (1, middles[i]), (1.05, at), xycoords="axes fraction", va="center",
-            fontsize=9.5, color=INK, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colors[i], "linewidth": 2.5, "shrinkA": 1, "shrinkB": 0},
+        axes.plot(
+            [1, 1.035], [middles[i], at], transform=axes.transAxes, color=colors[i], linewidth=2.5, clip_on=False
         )  # fmt: skip
+        label = f"{names[i]}  {heights[i]:.0%}"
+        place: Any = {"xycoords": "axes fraction", "va": "center", "annotation_clip": False}
+        axes.annotate(label, (1.045, at), fontsize=9.5, color=INK, **place)
 
 
 def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
