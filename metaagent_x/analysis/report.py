@@ -234,8 +234,8 @@ def _tree(run: Run) -> Markup | None:
     note = (
         "One task of the last recorded step, the one whose designs differ most in reward: what the Designer wrote, "
         "what every execution did with it, and what each was credited. A call is named by its branch and its number "
-        "there, and says after which step the weights stood that sampled it. The advantage says how much better than its "
-        "group a design or a call did, in standard deviations."
+        "there, and says after which step the weights stood that sampled it. The advantage says how much better than "
+        "its group a design or a call did, in standard deviations."
     )
     return join(
         tag("h2", "One rollout tree"), tag("p", note, class_="note"), tree_view.render(tree_view.telling_tree(rows))
