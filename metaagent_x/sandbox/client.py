@@ -41,7 +41,7 @@ class Zygote:
         if not hasattr(os, "memfd_create"):
             raise SandboxFailure(f"the sandbox needs Linux (memfd, subreaper); this is {sys.platform}")
         self.folder = tempfile.mkdtemp(prefix="metaagent_x-")
-        self.owner, self.count, self.lock = os.getpid(), 0, threading.Lock()
+        self.owner, self.count, self.lock, self.lost = os.getpid(), 0, threading.Lock(), False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
         with theirs:
@@ -52,7 +52,12 @@ class Zygote:
             )  # fmt: skip
 
     def alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None
+        return self.owner == os.getpid() and not self.lost and self.process.poll() is None
+
+    def lose(self) -> None:
+        """Gives the process up: it no longer answers. Its exit status may come later; `alive` does not wait for it."""
+        self.lost = True
+        self.process.kill()
 
     def new_folder(self) -> str:
         """A private folder that no other run has or had."""
@@ -89,6 +94,7 @@ class Zygote:
                 ours.close()
                 if problem.errno in BUSY:
                     return None
+                self.lose()
                 raise SandboxFailure(f"the sandbox process {self.process.pid} is gone: {problem}") from problem
         return ours
 

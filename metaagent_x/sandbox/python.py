@@ -69,9 +69,9 @@ def _wait(zygote: client.Zygote, report: socket.socket, limits: Limits) -> dict:
         try:
             message = report.recv(4096)
         except TimeoutError:
-            zygote.process.kill()  # the next use starts another one
             message = b""
     if not message:
+        zygote.lose()  # the next use starts another one
         raise SandboxFailure(f"the sandbox process {zygote.process.pid} died during a run")
     return json.loads(message)
 

@@ -91,6 +91,8 @@ class Session:
                 with contextlib.suppress(OSError):
                     self._report.shutdown(socket.SHUT_WR)
             message = await asyncio.wait_for(waiting, GRACE_S)
+            if not message:
+                self._zygote.lose()  # the next use starts another one
         except (TimeoutError, ConnectionError):
             message = b""
         finally:
