@@ -3,10 +3,13 @@
   pip install -r benchmarks/requirements.txt
   python -m benchmarks.engine                # prints a table
   python -m benchmarks.engine --append       # and adds it to benchmarks/RESULTS.md
+  python -m benchmarks.engine runs/tiny      # also the calls of the first step recorded in that folder
 
-Two loads: "fixed" is 64 prompts of 32 tokens with 128 sampled tokens each; "mix" is like a rollout of configs/tiny.py,
-256 requests with prompts of 20-60 and completions of 3-48 tokens, mostly short. `transformers` runs batches of 64 in
-order of arrival, each until its longest request is done; only tokens that were asked for count, on both sides.
+Loads: "fixed" is 64 prompts of 32 tokens with 128 sampled tokens each; "mix" is like a rollout of configs/tiny.py, 256
+requests with prompts of 20-60 and completions of 3-48 tokens, mostly short; "recorded" has the prompts and the lengths
+of a step that was played, with its repeated prompts. `transformers` runs batches of 64 in order of arrival, each until
+its longest request is done; only tokens that were asked for count, on both sides. Every timed run of the engine begins
+with new weights, so that it has no prompt in memory.
 """
 
 from __future__ import annotations
@@ -31,14 +34,21 @@ from transformers import Qwen3Config as TorchConfig
 from transformers import Qwen3ForCausalLM
 
 from metaagent_x.model import qwen3
+from metaagent_x.rollout import traces
 from metaagent_x.rollout.engine import Sampling
 from metaagent_x.rollout.jax_engine import JaxEngine
 
 CONFIG = qwen3.Qwen3Config(
     vocab_size=512, hidden_size=128, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=32, intermediate_size=192
 )
-BATCH, CACHE, CHUNK, REPEATS = 64, 192, 8, 2
+BATCH, CACHE, CHUNK, REPEATS = 64, 192, 8, 4
 Load = list[tuple[list[int], int]]  # (prompt, sampled tokens)
+
+
+def recorded(folder: str) -> Load:
+    """The calls of a run's first recorded step, Designer and agents."""
+    rows = traces.read(min(Path(folder, "traces").glob("step_*.parquet")))
+    return [(list(r["prompt_ids"]), len(r["completion_ids"])) for r in rows]
 
 
 def loads() -> dict[str, Load]:
@@ -49,7 +59,9 @@ def loads() -> dict[str, Load]:
 
     lengths = [3, 3, 4, 5, 6, 6, 8, 10, 12, 14, 18, 24, 32, 48]
     mix = [(prompt(draw.randrange(20, 61)), draw.choice(lengths)) for _ in range(256)]
-    return {"fixed": [(prompt(32), 128) for _ in range(BATCH)], "mix": mix}
+    named = {"fixed": [(prompt(32), 128) for _ in range(BATCH)], "mix": mix}
+    folders = [a for a in sys.argv[1:] if not a.startswith("--")]
+    return named | ({"recorded": recorded(folders[0])} if folders else {})
 
 
 def torch_model(params: dict) -> Qwen3ForCausalLM:
@@ -142,6 +154,7 @@ def main() -> None:
             for seed in range(REPEATS):  # in turn, so that a busy machine slows both
                 torch.manual_seed(seed)
                 theirs = rate(tokens, lambda load=load: run_torch(model, load))
+                runner.run(engine.update_weights(params, seed + 1))
                 pairs.append((rate(tokens, lambda load=load: runner.run(run_engine(engine, load))), theirs))
                 print(f"{name}: {pairs[-1][0]:,.0f} and {theirs:,.0f} tok/s", file=sys.stderr, flush=True)
             ours, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
