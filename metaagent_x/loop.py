@@ -50,8 +50,10 @@ async def gather(
             step=step,
         )
         draws += 1
+        if c.learner.flat_groups == "keep":
+            break
         live = sum(any(t.advantage for t in credit.assign([tree], roles)) for tree in trees)
-        if c.learner.flat_groups == "keep" or live >= c.batch:
+        if live >= c.batch:
             break
     for question, tree in enumerate(trees):
         tree.question = question

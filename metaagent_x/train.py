@@ -100,6 +100,7 @@ async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) ->
         step, draws = latest, extra["draws"]
         console.print(f"resumed after step {step}")
     folder.truncate_after(step)
+    valid = [line["designs/valid"] for line in folder.metrics()]
     engines = assemble.engines(c, pools, cold.model, {name: s.params for name, s in states.items()}, version=step)
     before = assemble.engines(c, pools, cold.model, dict.fromkeys(states, cold.params), version=0)
     grader = assemble.grader(c)
@@ -127,7 +128,8 @@ async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) ->
             loop.progress(step, c.steps, roles, metrics)
             if step % c.checkpoint.every == 0 or step == c.steps:
                 checkpoints.save(step, states, {"draws": draws})
-            loop.check_designs([line["designs/valid"] for line in folder.metrics()], c.gate.stop_valid)
+            valid.append(metrics["designs/valid"])
+            loop.check_designs(valid, c.gate.stop_valid)
         await loop.final(c, pools, before, engines, grader, folder)
     finally:
         for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():

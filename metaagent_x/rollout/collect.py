@@ -209,18 +209,3 @@ def with_temperature(config: Settings, temperature: float) -> Settings:
         copy.rollout = ml_collections.ConfigDict(config.rollout)
         copy.rollout.temperature = float(temperature)
     return copy
-
-
-def void_share(trees: Sequence[RolloutTree]) -> float:
-    """Share of executions that infrastructure spoilt."""
-    counted = [tree.counted() for tree in trees]
-    total = sum(c.size for c in counted)
-    return 1.0 - sum(c.sum() for c in counted) / total if total else 0.0
-
-
-def flatten(trees: Sequence[RolloutTree]) -> list[tuple[Task, Design, Execution]]:
-    """Every execution with its task and design, in order."""
-    return [(t.task, d, e) for t in trees for d in t.designs for e in d.executions]
-
-
-__all__ = ["answer_in_script", "chat_for", "collect", "flatten", "void_share", "with_temperature"]

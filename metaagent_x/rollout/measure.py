@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from metaagent_x.rollout.collect import Settings, collect, flatten, with_temperature
+from metaagent_x.rollout.collect import Settings, collect, with_temperature
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.tree import RolloutTree
@@ -33,11 +33,11 @@ def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
         m[f"reward/{name}"] = _mean(np.concatenate([t.rewards()[t.counted()] for t in chosen]) if chosen else [])
     m["accuracy"] = _mean(np.concatenate([correct(t)[t.counted()] for t in trees]) if trees else [])
     designs = [d for t in trees for d in t.designs if not d.void]
-    runs = [(task, d, e) for task, d, e in flatten(trees) if not e.void]
-    calls = [c for _, _, e in runs for c in e.calls]
+    runs = [e for d in designs for e in d.executions if not e.void]
+    calls = [c for e in runs for c in e.calls]
     m["designs/valid"] = _mean([d.valid for d in designs])
     m["designs/distinct"] = _mean([len({d.script for d in t.designs}) / len(t.designs) for t in trees])
-    m["designs/answer_in_script"] = float(sum("answer_in_script" in e.flags for _, _, e in runs))
+    m["designs/answer_in_script"] = float(sum("answer_in_script" in e.flags for e in runs))
     m["designs/truncated"] = _mean([d.call.finish_reason == "length" for d in designs if d.call])
     m["calls"] = float(len(calls))
     m["calls/truncated"] = _mean([c.finish_reason == "length" for c in calls])
@@ -46,9 +46,9 @@ def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
     m["tokens/designer"] = float(sum(len(d.call.completion_ids) for d in designs if d.call))
     m["tokens/executor"] = float(sum(len(c.completion_ids) for c in calls))
     m["executions/void"] = float(sum((~t.counted()).sum() for t in trees))
-    for status, n in Counter(e.status for _, _, e in runs).items():
+    for status, n in Counter(e.status for e in runs).items():
         m[f"executions/{status}"] = float(n)
-    for flag, n in Counter(f for _, _, e in runs for f in e.flags).items():
+    for flag, n in Counter(f for e in runs for f in e.flags).items():
         m[f"flags/{flag}"] = float(n)
     for structure, share in structure_shares(trees).items():
         m[f"structure/{structure}"] = share
