@@ -8,8 +8,11 @@ import re
 import types
 import warnings
 
+from metaagent_x.mas.language import NAMES
+
 FILE = "script"
 OWN_MODULES = ("metaagent_x", "mas", "workflow")
+WORKFLOW_MODULES = ("workflow", "utils.environments")  # of the published checkpoint's scripts
 
 # An ordinary string literal with its prefix, or a comment (which may hold quotes).
 LITERAL = re.compile(
@@ -44,6 +47,14 @@ class Script:
     @classmethod
     def of(cls, source: str) -> Script:
         return cls(protect_latex(source), source)
+
+    @property
+    def dialect(self) -> str:
+        """Which dialect this is: "workflow" (that of the published checkpoint), or "" for our own language."""
+        try:
+            return "workflow" if any(map(is_workflow_import, ast.walk(parse(self.text)))) else ""
+        except SyntaxError:
+            return ""
 
 
 def protect_latex(source: str) -> str:
@@ -97,6 +108,18 @@ def is_own_import(node: ast.AST) -> bool:
     if isinstance(node, ast.ImportFrom):
         return (node.module or "").split(".")[0] in OWN_MODULES
     return isinstance(node, ast.Import) and all(a.name.split(".")[0] in OWN_MODULES for a in node.names)
+
+
+def is_workflow_import(node: ast.AST) -> bool:
+    """True for imports of the workflow package's names: `from workflow.nodes import DebateNode`, `import workflow`."""
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        known = node.module == "workflow" and all(a.name in NAMES for a in node.names)
+        return _in_package(node.module or "") and not known
+    return isinstance(node, ast.Import) and any(_in_package(a.name) for a in node.names)
+
+
+def _in_package(module: str) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in WORKFLOW_MODULES)
 
 
 def compile_script(text: str) -> types.CodeType:
