@@ -1,4 +1,9 @@
-"""Entry point of the contained process: reads the script from the line, runs it, reports how it ended."""
+"""Entry point of the contained process: reads the script from the line, runs it, reports how it ended.
+
+A script gives its answer in one of three forms: the text in `answer`; an agent or structure in `answer`, which is
+applied to the task; or a function `main(task)` (also called `workflow`, `forward` or `solve`) that returns either, if
+the script sets no `answer` and asked for nothing outside of functions.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import resource
 import socket
 import threading
 import traceback
+import types
 from typing import Any
 
 from metaagent_x.mas.language import Language
@@ -17,6 +23,7 @@ from metaagent_x.mas.prompts import PromptSet
 from metaagent_x.mas.script import FILE, compile_script
 
 THREAD_STACK = 1 << 19  # many branches must fit into the memory limit
+MAIN_FUNCTIONS = ("main", "workflow", "forward", "solve")
 
 
 def main(fd: int) -> int:
@@ -28,19 +35,22 @@ def main(fd: int) -> int:
     threading.Thread(target=line.read, daemon=True).start()
     language = Language(line, start["task"], start["kind"], PromptSet(**start["prompts"]))
     scope: dict[str, Any] = {"__name__": "__main__", **language.names()}
-    line.tell(do="end", **_run(start["script"], scope))
+    line.tell(do="end", **_run(start["script"], scope, language))
     return 0
 
 
-def _run(text: str, scope: dict[str, Any]) -> dict[str, Any]:
-    """The last message: `answer` (None if unset), or `error` and whether it was for want of memory."""
+def _run(text: str, scope: dict[str, Any], language: Language) -> dict[str, Any]:
+    """The last message: `answer` (None if unset) and its `form`, or `error` and whether it was for want of memory."""
+    form = ""
     try:
         with contextlib.suppress(SystemExit):  # a script may end early; what it set as answer stands
             exec(compile_script(text), scope)
+            if scope.get("answer") is None and not language.branch.number:  # else a main function was used already
+                scope["answer"], form = _from_main(scope, language), "main"
         answer = scope.get("answer")
         if callable(answer):
-            answer = answer(scope["task"])
-        return {"answer": None if answer is None else str(answer)}
+            answer, form = answer(language.task), form or "applied"
+        return {"answer": None if answer is None else str(answer), "form": form}
     except Stop:
         answer = scope.get("answer")
         return {"answer": str(answer) if isinstance(answer, str) else None}
@@ -52,6 +62,16 @@ def _run(text: str, scope: dict[str, Any]) -> dict[str, Any]:
         return {"error": "MemoryError", "memory": True}
     except BaseException as problem:
         return {"error": _describe(problem)}
+
+
+def _from_main(scope: dict[str, Any], language: Language) -> Any:
+    """What the script's main function returns, given the task (and the kind, if it needs two); None without one."""
+    for name in MAIN_FUNCTIONS:
+        main = scope.get(name)
+        if isinstance(main, types.FunctionType):
+            needed = main.__code__.co_argcount - len(main.__defaults__ or ())
+            return main(*(language.task, language.kind)[:needed])
+    return None
 
 
 def _describe(problem: BaseException) -> str:

@@ -23,6 +23,7 @@ from metaagent_x.tasks.task import Task
 
 ENTRY = "metaagent_x.mas.child:main"
 TEST_RUNS = 6
+FORMS = {"applied": "answer_applied", "main": "answer_from_main"}  # flags of answers that are not given as text
 MAX_MESSAGES = 20_000
 MAX_PENDING = 128
 STOP_GRACE_S = 2.0  # for a script that was told to stop and has nothing left to wait for
@@ -277,6 +278,8 @@ class _Run:
         given = end.get("answer") if end is not None else None
         if given is not None and not isinstance(given, str):
             return self._finish("crash", f"malformed message: answer is {type(given).__name__}, not text")
+        if given is not None and end is not None:
+            self.execution.flags |= {flag for form, flag in FORMS.items() if end.get("form") == form}
         return self._finish(
             "budget" if self.stopped else "ok", f"budget of {self.stopped} reached" if self.stopped else "",
             None if given is None else messages.clean(given),

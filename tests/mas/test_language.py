@@ -284,8 +284,42 @@ async def test_answer_may_be_an_agent_or_a_structure():
     for script in ("answer = solver()", "answer = ensemble([solver()])"):
         host = Host(lambda r: RIGHT)
         e = await host.run(script)
-        assert e.answer == RIGHT and len(e.calls) == 1 and not e.flags
+        assert e.answer == RIGHT and len(e.calls) == 1 and e.flags == {"answer_applied"}
         assert host.requests[0].messages == (MATH.prompt,)
+
+
+@pytest.mark.parametrize("script,calls,flags", [
+    ("def main(task): return solver()(task)", 1, {"answer_from_main"}),
+    ("def workflow(problem):\n    draft = solver()(problem)\n    return draft", 1, {"answer_from_main"}),
+    ("def forward(task, kind): return solver()(task) if kind == 'math' else ''", 1, {"answer_from_main"}),
+    ("s = solver()\ndef solve(t, s=s): return s(t)", 1, {"answer_from_main"}),
+    ("def main(): return ensemble([solver(), solver()])", 2, {"answer_from_main"}),
+    ("def main(task): return solver()(task)\nanswer = main(task)", 1, set()),
+    ("def main(task): return solver()(task)\nif __name__ == '__main__':\n    print(main(task))", 1, {"answer_unset"}),
+    ("def main(task): critic()(task)\nanswer = solver()(task)", 1, set()),
+    ("def main(task): solver()(task)", 1, {"answer_unset"}),
+    ("def helper(task): return critic()(task)\nsolver()(task)", 1, {"answer_unset"}),
+    ("def main(task):\n    solver()(task)\n    exit()", 1, {"answer_unset"}),
+    ("main = solver()", 0, {"answer_unset", "no_calls", "answer_not_from_agents"}),
+])  # fmt: skip
+async def test_a_main_function_that_nobody_called_is_called_once(script, calls, flags):
+    host = Host(lambda r: RIGHT)
+    e = await host.run(script)
+    assert (e.status, len(e.calls), e.flags) == ("ok", calls, flags)
+    assert e.answer == (RIGHT if calls else "") and all(r.messages == (MATH.prompt,) for r in host.requests)
+
+
+async def test_a_main_function_that_fails_or_is_stopped_ends_like_any_script():
+    e = await Host(lambda r: RIGHT).run("def main(task):\n    solver()(task)\n    return 1 / 0")
+    assert e.status == "crash" and e.reason.startswith("line 3: ZeroDivisionError") and len(e.calls) == 1
+    e = await Host(lambda r: RIGHT).run("def main(task):\n    while True: solver()(task)", budget=Budget(calls=2))
+    assert (e.status, len(e.calls), e.answer) == ("budget", 2, RIGHT)
+
+
+async def test_a_rebound_task_changes_nothing_about_the_question():
+    host = Host(lambda r: RIGHT)
+    await host.run("for task in ['a', 'b']: pass\nanswer = solver()")
+    assert host.requests[0].messages == (MATH.prompt,)
 
 
 @pytest.mark.fault("B029")
