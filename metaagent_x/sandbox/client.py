@@ -6,14 +6,11 @@ The host may hold JAX threads and must never fork itself (jax-ml/jax#18989); the
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import contextlib
 import errno
 import json
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,7 +18,8 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
-from metaagent_x.sandbox.limits import Limits, SandboxFailure
+from metaagent_x.sandbox.folders import remove
+from metaagent_x.sandbox.limits import Limits, SandboxFailure, SandboxRefused
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 BUSY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -31,25 +29,62 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONINTMAXSTRDIGITS": "0",
     "MALLOC_ARENA_MAX": "1",
 }  # fmt: skip
-START = "import sys; sys.path.insert(0, {root!r}); from metaagent_x.sandbox.zygote import main; main({fd}, {folder!r})"
+START_S = 60.0  # importing on a cold disk
+START = (
+    "import sys; sys.path.insert(0, {root!r}); from metaagent_x.sandbox.zygote import main; "
+    "main({fd}, {folder!r}, {mode!r})"
+)
 
 
 class Zygote:
-    """One zygote process and the folder in which its runs live."""
+    """One zygote process and the folder in which its runs live.
 
-    def __init__(self) -> None:
+    Attributes:
+      mode: "strict" or "process". layers: what contains its runs, in words.
+    """
+
+    def __init__(self, mode: str = "strict") -> None:
+        """Starts the process and waits for its first message.
+
+        Raises:
+          SandboxRefused: mode is "strict" and this machine cannot contain what it must.
+          SandboxFailure: the process could not be started.
+        """
         if not hasattr(os, "memfd_create"):
             raise SandboxFailure(f"the sandbox needs Linux (memfd, subreaper); this is {sys.platform}")
+        self.mode = mode
         self.folder = tempfile.mkdtemp(prefix="metaagent_x-")
         self.owner, self.count, self.lock, self.lost = os.getpid(), 0, threading.Lock(), False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.control.setblocking(False)
+        start = START.format(root=ROOT, fd=theirs.fileno(), folder=self.folder, mode=mode)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-s", "-c", START.format(root=ROOT, fd=theirs.fileno(), folder=self.folder)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd="/",
-                env=ENVIRONMENT, start_new_session=True,
+                [sys.executable, "-s", "-c", start], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()], cwd="/", env=ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
+        try:
+            self.layers: list[str] = self._hello()
+        except SandboxFailure:
+            self.close()
+            raise
+        self.control.setblocking(False)
+
+    def _hello(self) -> list[str]:
+        self.control.settimeout(START_S)
+        try:
+            hello = json.loads(self.control.recv(1 << 16) or b"null")
+        except OSError:
+            hello = None
+        if hello is None:
+            raise SandboxFailure(f"the sandbox process {self.process.pid} did not start")
+        if self.mode == "strict" and hello["open"]:
+            raise SandboxRefused(
+                f"sandbox=strict cannot be guaranteed on this machine: programs could reach {', '.join(hello['open'])} "
+                f"(layers: {', '.join(hello['layers'])}). It needs Linux with seccomp, and Landlock for files. "
+                "sandbox=process runs programs with only limits and a process of their own; use it in a container or "
+                "virtual machine that holds nothing of value"
+            )
+        return hello["layers"]
 
     def alive(self) -> bool:
         return self.owner == os.getpid() and not self.lost and self.process.poll() is None
@@ -111,8 +146,28 @@ class Zygote:
         remove(self.folder)
 
 
+MODES = ("strict", "process")
 _lock = threading.Lock()
 _current: Zygote | None = None
+_mode = "strict"
+
+
+def use(mode: str) -> list[str]:
+    """Sets how programs are contained from now on, "strict" (default) or "process", and starts the sandbox.
+
+    Returns:
+      The layers that are on, in words, for a person to read.
+
+    Raises:
+      ValueError: no such mode. SandboxRefused, SandboxFailure: see `Zygote`.
+    """
+    global _mode
+    if mode not in MODES:
+        raise ValueError(f"sandbox={mode!r} is not one of {', '.join(MODES)}")
+    if mode != _mode:
+        close()
+    _mode = mode
+    return zygote().layers
 
 
 def zygote() -> Zygote:
@@ -122,7 +177,8 @@ def zygote() -> Zygote:
         if _current is None or not _current.alive():
             if _current is not None:
                 _current.close()
-            _current = Zygote()
+            _current = None
+            _current = Zygote(_mode)
         return _current
 
 
@@ -133,27 +189,6 @@ def close() -> None:
         old, _current = _current, None
     if old is not None:
         old.close()
-
-
-def remove(folder: str) -> None:
-    """Removes a folder tree, whatever permissions the program left on it."""
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)  # nearly always empty
-        return
-    for path, names, _ in os.walk(folder):
-        for name in [path, *(os.path.join(path, n) for n in names)]:
-            if not os.path.islink(name):
-                with contextlib.suppress(OSError):
-                    os.chmod(name, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-async def remove_soon(folder: str) -> None:
-    """`remove` without holding up the event loop when there is something to remove."""
-    try:
-        os.rmdir(folder)
-    except OSError:
-        await asyncio.get_running_loop().run_in_executor(None, remove, folder)
 
 
 atexit.register(close)

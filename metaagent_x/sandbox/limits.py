@@ -11,15 +11,19 @@ class SandboxFailure(RuntimeError):
     infrastructure = True
 
 
+class SandboxRefused(SandboxFailure):
+    """This machine cannot contain programs as strictly as asked for."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """Limits of one contained process.
 
     Attributes:
       cpu_s: CPU seconds, rounded up to whole seconds (RLIMIT_CPU; each process that the program starts has its own).
-      wall_s: seconds from start to SIGKILL.
+      wall_s: seconds from start to SIGKILL; time spent waiting for a core is not counted, up to four times this.
       memory_mb: MiB of address space on top of the bare interpreter (RLIMIT_AS).
-      output_bytes: bytes of stdout, of stderr, and of any one file.
+      output_bytes: bytes of stdout, of stderr, and of any one file. All files together: 1,000 and 64 MiB.
     """
 
     cpu_s: float = 4.0
@@ -40,7 +44,8 @@ class Result:
     Attributes:
       stdout, stderr: text, bytes that are not UTF-8 replaced; at most `Limits.output_bytes` bytes each.
       status: "ok" (exit code 0), "error" (another exit code, an uncaught exception), "cpu", "wall", "memory",
-        "output" (limits), "refused" (not allowed to start), "crash" (ended by a signal).
+        "output", "threads" (limits), "refused" (not started, or ended by what the sandbox forbids: a PermissionError),
+        "crash" (ended by a signal).
       exit_code: exit code, or minus the signal.
       cpu_s: CPU seconds used, of the process and the children that it waited for.
     """

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 
-from metaagent_x.sandbox import client
+from metaagent_x.sandbox import client, folders
 from metaagent_x.sandbox.limits import Limits, Result, SandboxFailure
 
 GRACE_S = 20.0  # a report this late means that the zygote hangs
@@ -18,9 +18,8 @@ GRACE_S = 20.0  # a report this late means that the zygote hangs
 def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> Result:
     """Runs a program as `python main.py < stdin` would, in a process of its own. Thread-safe; blocks until it ended.
 
-    Contained today: own process and session (killed as a group at the end, strays too), CPU, memory, file-size and
-    open-file limits, no environment, a private folder that is removed afterwards, no inherited descriptor, wall limit
-    by SIGKILL. Not contained yet: reading the user's files, sockets, signals to the user's other processes.
+    What contains it: `containment.py` (mode "strict") and `zygote.py`. It may use threads, files in its own folder, the
+    standard library and the packages that `containment.PACKAGES` names.
 
     Args:
       code: the program. Runs as `__main__`; `random` starts from seed 0.
@@ -47,7 +46,7 @@ def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> R
     finally:
         for fd in files:
             os.close(fd)
-        client.remove(folder)
+        folders.remove(folder)
 
 
 def _file(name: str, data: bytes = b"") -> int:
@@ -90,13 +89,15 @@ def status_of(ending: dict, limits: Limits, over_output: bool = False, stderr: s
     """The status word for a zygote's report `{"exit", "killed", "cpu_s"}`."""
     code = ending["exit"]
     if ending["killed"]:
-        return "wall"
+        return ending["killed"]
     if over_output or code == -signal.SIGXFSZ:
         return "output"
     if code == -signal.SIGXCPU or (code == -signal.SIGKILL and ending["cpu_s"] >= limits.cpu_s):
         return "cpu"
     if code < 0:
-        return "crash"
-    if code and stderr.rstrip().rpartition("\n")[2].startswith("MemoryError"):
-        return "memory"
+        return "refused" if code == -signal.SIGSYS else "crash"
+    last = stderr.rstrip().rpartition("\n")[2] if code else ""
+    for exception, status in (("MemoryError", "memory"), ("PermissionError", "refused")):
+        if last.startswith(exception):
+            return status
     return "error" if code else "ok"

@@ -9,7 +9,7 @@ import json
 import socket
 from typing import Any
 
-from metaagent_x.sandbox import client
+from metaagent_x.sandbox import client, folders
 from metaagent_x.sandbox.limits import Limits, SandboxFailure
 from metaagent_x.sandbox.python import GRACE_S, status_of
 
@@ -98,7 +98,7 @@ class Session:
         finally:
             waiting.cancel()
             self._report.close()
-            await client.remove_soon(self._folder)
+            await folders.remove_soon(self._folder)
         if not message:
             raise SandboxFailure(f"the sandbox process {self._zygote.process.pid} died during a session")
         ending = json.loads(message)
@@ -130,7 +130,7 @@ async def open_session(entry: str, *, limits: Limits) -> Session:
                 await asyncio.sleep(0.002)
         except BaseException:
             ours.close()
-            client.remove(folder)
+            folders.remove(folder)
             raise
     report.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)

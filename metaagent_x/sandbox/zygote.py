@@ -1,14 +1,16 @@
 """The zygote: a small process that forks one contained child for every run. Started once, never imports JAX.
 
-It owns no policy: the host sends a job (one JSON datagram plus file descriptors), the zygote forks, applies the limits,
-watches the clock, kills, reaps and reports. Everything that the child can touch is decided here.
+It owns no policy: the host sends a job (one JSON datagram plus file descriptors), the zygote forks, applies the limits
+and the containment, watches the clock, kills, reaps and reports. Everything that the child can touch is decided here.
 
-What holds for a child today: own process, session and process group; CPU, memory, file-size, open-file and core
-limits; no environment; a private folder as working directory; every inherited descriptor closed but those of the job;
-SIGKILL at the wall limit; at the end its whole group is killed, and whatever it left behind is hunted down among the
-zygote's adopted children (Linux subreaper). What does not hold yet: it can read and write files that the user can,
-open sockets, signal processes of the same user (the zygote and its siblings included), and start any number of
-processes while it lives.
+What holds for a child in every mode: own process, session and process group; CPU, memory, file-size, open-file and
+core limits; no environment; a private folder as working directory; every inherited descriptor closed but those of the
+job; SIGKILL at the wall limit; at the end its whole group is killed, and whatever it left behind is hunted down among
+the zygote's adopted children (Linux subreaper). While it runs, its threads and the files in its folder are counted, and
+a run that computes for long gives way to all others.
+
+In mode "strict" the kernel contains it besides (`containment.py`): no network, no new process, no signal to others, no
+file but Python's library and its own folder. Mode "process" does without: such a child can do what the user can.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ import math
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -31,32 +32,50 @@ import time
 from typing import Any
 
 from metaagent_x.sandbox import program
+from metaagent_x.sandbox.containment import EFFECTS, Containment
+from metaagent_x.sandbox.folders import remove, usage
 
 # Imported before the first fork, so that no program pays for them again.
 PRELOAD = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "heapq", "io",
     "itertools", "json", "math", "operator", "random", "re", "string", "threading", "typing",
 )  # fmt: skip
+# Where no file can be opened these are all that a program can import besides.
+PRELOAD_WITHOUT_FILES = (
+    "_strptime", "abc", "array", "ast", "base64", "calendar", "cmath", "contextlib", "ctypes", "enum", "graphlib",
+    "hashlib", "inspect", "linecache", "numbers", "pickle", "pprint", "queue", "statistics", "struct", "textwrap",
+    "time", "timeit", "traceback", "types", "unicodedata", "uuid", "warnings", "weakref", "zlib",
+)  # fmt: skip
 MESSAGE_BYTES = 1 << 16
 OPEN_FILES = 64
 SPARE_BYTES = 16 << 20  # freed when memory runs out, so that the child can still say so
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LOOK_S = 0.2  # between two looks at what the kernel has no limit for
+MAX_THREADS = 600
+MAX_FILES, MAX_FOLDER_BYTES = 1000, 64 << 20
+GIVE_WAY_S = 0.2  # CPU seconds after which a run yields to all others
+MAX_STARVED = 4.0  # time without a core does not count against the wall limit, up to so many times the limit
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class _Run:
-    """One child: its pid, the socket on which the host waits, the moment it must be gone."""
+    """One child: its pid, its folder, the socket on which the host waits, the moment it must be gone."""
 
-    def __init__(self, pid: int, report: socket.socket, deadline: float):
-        self.pid, self.report, self.deadline, self.killed = pid, report, deadline, ""
+    def __init__(self, pid: int, folder: str, report: socket.socket, wall_s: float):
+        self.pid, self.folder, self.report, self.wall_s = pid, folder, report, wall_s
+        self.start = time.monotonic()
+        self.deadline = self.start + wall_s
+        self.killed, self.yields = "", False
 
 
 class Zygote:
     """The event loop. One thread, no state but the table of living children."""
 
-    def __init__(self, control: socket.socket, folder: str):
-        self.control, self.folder = control, folder
+    def __init__(self, control: socket.socket, folder: str, containment: Containment | None):
+        self.control, self.folder, self.containment = control, folder, containment
         self.runs: dict[int, _Run] = {}
         self.by_report: dict[int, _Run] = {}
+        self.next_look = 0.0
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.pid = os.getpid()
@@ -88,8 +107,12 @@ class Zygote:
                     self.poll.unregister(fd)
             now = time.monotonic()
             for run in self.runs.values():
-                if now >= run.deadline and not run.killed:
+                if now >= run.deadline and not run.killed and not _starved(run, now):
                     self._kill(run, "wall")
+            if self.runs and now >= self.next_look:
+                self.next_look = now + LOOK_S
+                for run in self.runs.values():
+                    self._look(run)
             self._reap()
         for run in self.runs.values():
             self._kill(run, "host")
@@ -98,11 +121,11 @@ class Zygote:
             while True:
                 self._hunt()
                 os.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove(self.folder)
 
     def _timeout_ms(self) -> int | None:
         waiting = [run.deadline for run in self.runs.values() if not run.killed]
-        return max(0, math.ceil((min(waiting) - time.monotonic()) * 1000)) if waiting else None
+        return max(0, math.ceil((min(*waiting, self.next_look) - time.monotonic()) * 1000)) if waiting else None
 
     def _accept(self) -> bool:
         message, fds, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 8)
@@ -122,34 +145,71 @@ class Zygote:
             report.close()
         else:
             if pid == 0:
-                self._child(job, fds)
-            run = _Run(pid, report, time.monotonic() + job["wall_s"])
+                self._child(job, fds, report)
+            run = _Run(pid, job["folder"], report, job["wall_s"])
             self.runs[pid] = self.by_report[report.fileno()] = run
             self.poll.register(report.fileno(), select.POLLIN)
         for fd in fds:
             os.close(fd)
         return True
 
-    def _child(self, job: dict[str, Any], fds: list[int]) -> None:
+    def _child(self, job: dict[str, Any], fds: list[int], report: socket.socket) -> None:
         """Everything after the fork; never returns."""
         code = 70
         try:
-            os.setsid()
-            self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != self.pid:
-                os._exit(code)
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            _arrange_fds(fds)
-            os.chdir(job["folder"])
-            os.environ.clear()
-            sys.argv = ["main.py"]
-            _set_limits(job, self.base_bytes)
+            try:
+                self._enter(job, fds, report)
+            except BaseException as problem:
+                report.send(json.dumps({"refused": f"{type(problem).__name__}: {problem}"}).encode())
+                raise
             code = job["function"](3) if "function" in job else program.run(3)
         finally:
             os._exit(code)
+
+    def _enter(self, job: dict[str, Any], fds: list[int], report: socket.socket) -> None:
+        """Makes this process the child of that job. The report is the last thing let go of."""
+        os.setsid()
+        self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != self.pid:
+            os._exit(70)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(job["folder"])
+        os.environ.clear()
+        sys.argv = ["main.py"]
+        if self.containment is not None:
+            self.containment.restrict_files(job["folder"])
+        last = 3 + len(fds)
+        _arrange_fds([*fds, report.detach()])
+        kept = socket.socket(fileno=last)
+        try:
+            _set_limits(job, self.base_bytes)
+            if self.containment is not None:
+                self.containment.restrict_calls()
+        except BaseException as problem:
+            kept.send(json.dumps({"refused": f"{type(problem).__name__}: {problem}"}).encode())
+            os._exit(70)
+        kept.close()
+
+    def _look(self, run: _Run) -> None:
+        """Ends a run that floods its folder or makes threads without end; makes a busy one give way."""
+        try:
+            with open(f"/proc/{run.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return  # ended
+        if int(fields[17]) > MAX_THREADS:
+            self._kill(run, "threads")
+        elif usage(run.folder, MAX_FILES, MAX_FOLDER_BYTES):
+            self._kill(run, "output")
+        elif not run.yields and (int(fields[11]) + int(fields[12])) / TICKS > GIVE_WAY_S:
+            run.yields = True
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, run.pid, 19)
+            with contextlib.suppress(OSError), open(f"/proc/{run.pid}/autogroup", "w") as file:
+                file.write("19")  # where the scheduler goes by sessions first
 
     def _kill(self, run: _Run, why: str) -> None:
         if not run.killed:
@@ -224,13 +284,33 @@ def _set_limits(job: dict[str, Any], base_bytes: int) -> None:
     limit(resource.RLIMIT_AS, memory, memory + SPARE_BYTES)
 
 
-def main(control_fd: int, folder: str) -> None:
-    """Entry point of the zygote process."""
+def _starved(run: _Run, now: float) -> bool:
+    """True if the run has waited for a core so long that its wall limit is not reached yet; sets the new deadline."""
+    try:
+        with open(f"/proc/{run.pid}/schedstat") as file:
+            waited = int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return False
+    run.deadline = run.start + run.wall_s + min(waited, MAX_STARVED * run.wall_s)
+    return now < run.deadline
+
+
+def main(control_fd: int, folder: str, mode: str) -> None:
+    """Entry point of the zygote process. Its first message says what is contained and by what."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    for name in PRELOAD:
+    containment = Containment() if mode == "strict" else None
+    preload = PRELOAD if containment is None or containment.files else PRELOAD + PRELOAD_WITHOUT_FILES
+    for name in preload:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    Zygote(socket.socket(fileno=control_fd), folder).serve()
+    control = socket.socket(fileno=control_fd)
+    zygote = Zygote(control, folder, containment)
+    if containment is None:
+        hello = {"layers": ["own process and limits"], "open": EFFECTS}
+    else:
+        hello = {"layers": containment.layers, "open": containment.open_effects(folder)}
+    control.send(json.dumps(hello).encode())
+    zygote.serve()
     sys.exit(0)

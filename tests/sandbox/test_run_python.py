@@ -26,6 +26,14 @@ def open_fds(pid: int | str = "self") -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+@pytest.fixture
+def process_mode():
+    """Runs with limits only: what strict mode forbids must still leave nothing behind."""
+    sandbox.use("process")
+    yield
+    sandbox.use("strict")
+
+
 def test_reads_input_and_prints():
     r = run_python("n = int(input())\nprint(sum(map(int, input().split())) * n)", "3\n4 5\n")
     assert (r.stdout, r.stderr, r.status, r.exit_code) == ("27\n", "", "ok", 0)
@@ -141,7 +149,7 @@ def test_ignored_sigterm_does_not_survive_the_wall_limit():
 
 @pytest.mark.fault("B017")
 @pytest.mark.parametrize("session", [False, True])
-def test_a_grandchild_that_holds_the_output_is_not_waited_for(session):
+def test_a_grandchild_that_holds_the_output_is_not_waited_for(session, process_mode):
     """openai/codex#4337: the timeout killed the shell only, and readers waited for the pipe that its child held."""
     code = f"import subprocess\np = subprocess.Popen(['sleep', '77'], start_new_session={session})\nprint(p.pid)"
     r = run_python(code, limits=Limits(wall_s=30))
@@ -164,7 +172,7 @@ def gone(pid: int) -> bool:
         "os.setsid()\n    if os.fork(): time.sleep(600)",  # becomes a stray only when its own parent was hunted down
     ],
 )  # fmt: skip
-def test_what_a_program_leaves_running_is_killed(detach):
+def test_what_a_program_leaves_running_is_killed(detach, process_mode):
     code = f"""
 import os, time
 read, write = os.pipe()
@@ -182,17 +190,37 @@ def test_a_program_gets_no_environment_no_descriptors_and_a_folder_of_its_own(mo
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     code = """
 import os
-print(dict(os.environ), open("/proc/self/environ").read().find("hunter2"))
-print(sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:3], len(os.listdir("/proc/self/fd")))
+print(dict(os.environ))
+print([fd for fd in range(64) if is_open(fd)])
 print(os.getcwd(), os.listdir("."))
-os.mkdir("a"); open("a/b", "w").write("x"); os.chmod("a", 0)
+os.mkdir("a"); open("a/b", "w").write("x")
 """
-    lines = run_python(code).stdout.split("\n")
-    assert lines[0] == "{} -1"
-    assert lines[1] == "[0, 1, 2] 4"  # the fourth is the listing itself
+    is_open = """
+def is_open(fd):
+    import os
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+"""
+    lines = run_python(is_open + code).stdout.split("\n")
+    assert lines[0] == "{}"
+    assert lines[1] == "[0, 1, 2]"
     folder, listing = lines[2].split(" ", 1)
     assert listing == "[]" and not os.path.exists(folder)
     assert "No module" in run_python("import metaagent_x").stderr
+
+
+@pytest.mark.parametrize("shape", [
+    "for i in range(3000):\n    os.mkdir('d')\n    os.chdir('d')",  # deeper than recursion and path names go
+    "os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a/b', 0); os.chmod('a', 0)",
+    "os.symlink('/', 'root'); os.mkdir('x'); os.symlink('..', 'x/up'); os.mkfifo('f')",
+])  # fmt: skip
+def test_the_folder_goes_whatever_a_program_made_of_it(shape, process_mode):
+    assert run_python("import os\n" + shape).status in ("ok", "output")
+    assert os.listdir(client.zygote().folder) == []
+    assert os.path.isdir("/tmp")
 
 
 def test_the_zygote_has_no_jax():
@@ -230,7 +258,11 @@ def runs_leave_nothing(count):
     for i in range(count):
         code = f"print({i})" if i % 10 else "import os\nos.kill(os.getpid(), 9)"
         assert run_python(code).status == ("ok" if i % 10 else "crash")
-    assert (open_fds(), open_fds(zygote), threading.active_count()) == before
+    for _ in range(100):
+        if open_fds(zygote) <= before[1]:
+            break
+        time.sleep(0.01)  # it closes its end of the last run after the report
+    assert open_fds() == before[0] and open_fds(zygote) <= before[1] and threading.active_count() == before[2]
     assert children_of(zygote) == set() and client.zygote().process.pid == zygote
     assert os.listdir(client.zygote().folder) == []
 

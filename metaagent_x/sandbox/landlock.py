@@ -1,0 +1,91 @@
+"""Which files a contained process may open: Landlock, by path (man 7 landlock)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Sequence
+
+from metaagent_x.sandbox.seccomp import PR_SET_NO_NEW_PRIVS, Unsupported
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # on every architecture
+VERSION, PATH_BENEATH = 1, 1
+(EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK,
+ MAKE_FIFO, MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV) = (1 << i for i in range(16))  # fmt: skip
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+OWN = WRITE_FILE | READ_FILE | READ_DIR | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
+TCP, SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("fd", ctypes.c_int32))
+
+
+class Landlock:
+    """Restricts processes to reading some places and to one folder of their own.
+
+    Attributes:
+      abi: version that the kernel speaks; each adds kinds of access that it can refuse.
+    """
+
+    def __init__(self, libc: ctypes.CDLL, readable: Sequence[str], writable: Sequence[str] = ()):
+        """Opens the places once; those that do not exist are left out.
+
+        Raises:
+          Unsupported: the kernel has no Landlock (before 5.13, or not switched on).
+        """
+        self.libc = libc
+        self.abi = libc.syscall(CREATE_RULESET, None, 0, VERSION)
+        if self.abi < 1:
+            raise Unsupported(f"Landlock: {errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())}")
+        self.handled = OWN | EXECUTE | MAKE_CHAR | MAKE_SOCK | MAKE_FIFO | MAKE_BLOCK | MAKE_SYM | IOCTL_DEV
+        for abi, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
+            if self.abi < abi:
+                self.handled &= ~right
+        self.places = [(fd, READ_FILE | READ_DIR) for path in readable if (fd := _open(path)) is not None]
+        self.places += [(fd, READ_FILE | WRITE_FILE | TRUNCATE) for path in writable if (fd := _open(path)) is not None]
+
+    def restrict(self, folder: str) -> None:
+        """From here on this process (of one thread) opens nothing but the places, and files in its folder.
+
+        Raises:
+          Unsupported: the kernel refuses.
+        """
+        rules = _Ruleset(self.handled, TCP if self.abi >= 4 else 0, SCOPES if self.abi >= 6 else 0)
+        size = 24 if self.abi >= 6 else 16 if self.abi >= 4 else 8
+        ruleset = self._ask(CREATE_RULESET, ctypes.byref(rules), size, 0)
+        own = os.open(folder, os.O_PATH)
+        for fd, rights in [*self.places, (own, OWN)]:
+            allowed = rights & self.handled & (ALL_RIGHTS if _is_folder(fd) else OF_FILES)
+            self._ask(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(_Beneath(allowed, fd)), 0)
+        self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        self._ask(RESTRICT_SELF, ruleset, 0)
+        os.close(ruleset)
+        os.close(own)
+
+    def _ask(self, *args: object) -> int:
+        result = self.libc.syscall(*args)
+        if result < 0:
+            raise Unsupported(f"Landlock: {errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())}")
+        return result
+
+
+ALL_RIGHTS = (1 << 16) - 1
+
+
+def _open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_PATH)
+    except OSError:
+        return None
+
+
+def _is_folder(fd: int) -> bool:
+    return stat.S_ISDIR(os.fstat(fd).st_mode)
