@@ -373,7 +373,7 @@ async def test_a_script_sees_no_secret(monkeypatch):
     task = Task("id-secret", "code", "visible", tests, {"source": "meta-secret"})
     host = Host(lambda r: RIGHT)
     objects = "repr([o for o in gc.get_objects() if isinstance(o, (str, dict, list))])[:500_000]"
-    await host.run(f"import os, gc\nsolver()(open('/proc/self/environ').read() + {objects} + str(os.environ))", task)
+    await host.run(f"import os, gc\nsolver()({objects} + str(os.environ))", task)
     assert "visible" in host.requests[0].messages[0] and "secret" not in host.requests[0].messages[0]
 
 
