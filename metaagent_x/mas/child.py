@@ -18,7 +18,7 @@ import types
 from typing import Any
 
 from metaagent_x.mas.language import Language
-from metaagent_x.mas.line import Line, Stop
+from metaagent_x.mas.line import Line, Stop, path_of
 from metaagent_x.mas.prompts import PromptSet
 from metaagent_x.mas.script import FILE, compile_script
 
@@ -50,6 +50,8 @@ def _run(text: str, scope: dict[str, Any], language: Language) -> dict[str, Any]
         answer = scope.get("answer")
         if callable(answer):
             answer, form = answer(language.task), form or "applied"
+        if path_of(answer):
+            language.line.tell(do="links", links=[[path_of(answer), "", "answer"]])
         return {"answer": None if answer is None else str(answer), "form": form}
     except Stop:
         answer = scope.get("answer")

@@ -2,113 +2,200 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 
 from metaagent_x.mas.provenance import answer_call
 from metaagent_x.mas.records import Call, Execution
 from metaagent_x.mas.tools import code_key
 from metaagent_x.tasks.code import extract_code
+from metaagent_x.tasks.math import extract_answer
 
 OVERLAP_CHARS = 24
 STRUCTURES = ("invalid", "single", "ensemble", "debate", "solver-tester", "reflection", "other")
+PAPER_NAMES = {"debate": "ensemble", "solver-tester": "reflection"}  # the paper's table has no rows for these
+
+Edges = dict[str, dict[str, str]]  # path of a call -> path of a completion that it knew -> how
 
 
 def classify(execution: Execution) -> str:
-    """The pattern nearest to the answer.
+    """The pattern nearest to the answer, going back along edges from the call that gave the answer.
 
-    An edge leads from a completion to a later call that was shown it: reported by a structure, or seen as at least 24
-    characters of it in that call's messages which stood neither in its own prompt nor in another completion. Starting
-    at the answer's call and going back along edges: a vote or a judge over two or more siblings is "ensemble"
-    ("debate" if the siblings had been shown one another's texts); a program revised after a test run is
-    "solver-tester"; a text revised after another agent read it is "reflection". No call is "invalid"; one completion
-    on the path is "single"; anything else is "other".
+    An edge leads from a completion to a later call that knew it: a structure reports it, or at least 24 characters of
+    it stand in that call's messages, or it is an earlier turn of the same memory. Patterns, in this order at each call:
+
+    - "ensemble": it won a vote over two or more texts, or read two or more candidates that did not know each other.
+      "debate": the candidates had been shown one another's earlier texts.
+    - "solver-tester": it knew a program that had been tested.
+    - "reflection": it knew an earlier version of its text, and what another call said of that.
+
+    No call at all is "invalid". One completion, or one agent alone with its memory, is "single". What is left is
+    "other": chains in which nothing is revised, plans, parts put together.
     """
     if not execution.calls:
         return "invalid"
-    by_path = {call.path: call for call in execution.calls}
-    edges = _edges(execution, by_path)
-    votes = [source for source, target, how in execution.links if how == "vote" and not target and source in by_path]
-    last = answer_call(execution)
-    assert last is not None  # there are calls
-    seen, front = set(), [last.path]
+    graph = _Graph(execution)
+    seen, front, alone = set(), [graph.last], True
     while front:
         for path in front:
-            pattern = _pattern(path, edges, votes, by_path)
+            pattern = graph.pattern(path)
             if pattern:
                 return pattern
+            alone = alone and set(graph.edges[path].values()) <= {"turn"}
         seen.update(front)
-        front = sorted({source for path in front for source in edges[path]} - seen)
-    return "single" if not edges[last.path] else "other"
+        front = sorted({source for path in front for source in graph.edges[path]} - seen)
+    return "single" if alone else "other"
 
 
-def _edges(execution: Execution, by_path: dict[str, Call]) -> dict[str, dict[str, str]]:
-    """target path -> source path -> how."""
-    edges: dict[str, dict[str, str]] = defaultdict(dict)
+def paper_name(structure: str) -> str:
+    """The row of the paper's table in which a structure is counted."""
+    return PAPER_NAMES.get(structure, structure)
+
+
+class _Graph:
+    """Who knew what: calls by path, edges, votes, and programs that were run."""
+
+    def __init__(self, execution: Execution):
+        self.calls = {call.path: call for call in execution.calls}
+        self.edges = _edges(execution)
+        self.votes: dict[str, set[str]] = defaultdict(set)  # winner -> members
+        for member, winner, how in execution.links:
+            if how == "vote":
+                self.votes[winner].add(member)
+        self.tested = {code_key(run.program) for run in execution.tools if run.tool == "run_tests"}
+        self.run = {code_key(run.program) for run in execution.tools if run.tool == "run_python"}
+        given = [path for path, _, how in execution.links if how == "answer" and path in self.calls]
+        last = self.calls[given[-1]] if given else answer_call(execution)
+        assert last is not None  # there are calls
+        self.last = last.path
+
+    def pattern(self, path: str) -> str:
+        """The pattern that ends at a call, "" if none does."""
+        siblings = self._voted(path) or self._candidates(path)
+        if siblings:
+            return "debate" if self._crossed(siblings) else "ensemble"
+        if self._is_repair(path):
+            return "solver-tester"
+        return "reflection" if self._is_revision(path) else ""
+
+    def _voted(self, path: str) -> list[str]:
+        """The members of a vote that this text won (or that nobody won); [] if there were not two."""
+        undecided = self.votes[""] if path in self.votes[""] else set()
+        members = sorted(self.votes[path] | undecided)
+        return members if len(members) > 1 else []
+
+    def _candidates(self, path: str) -> list[str]:
+        """The texts among which this call decided; [] if it read fewer than two.
+
+        They are those given to it as a judge, else the versions of its text that knew none of the others.
+        """
+        sources = self.edges[path]
+        judged = [s for s, how in sources.items() if how == "judge"]
+        first = [s for s in sources if not self.edges[s].keys() & sources.keys() and self._is_version(s, path)]
+        return next((found for found in (judged, first) if len(found) > 1), [])
+
+    def _crossed(self, siblings: list[str]) -> bool:
+        """True if two of them answered each other: each was shown an earlier text of the other's author."""
+        for i, j in itertools.combinations(siblings, 2):
+            both = self.edges[i].keys() & self.edges[j].keys()
+            for x, y in itertools.product(self.edges[j], self.edges[i]):
+                apart = x != y and x not in self.edges[y] and y not in self.edges[x]
+                theirs = self._author(x) == self._author(i) and self._author(y) == self._author(j)
+                # Of one author's texts none is the other's, unless both were shown both.
+                if apart and theirs and (self._author(i) != self._author(j) or {x, y} <= both):
+                    return True
+        return False
+
+    def _is_repair(self, path: str) -> bool:
+        """True if the call knew a program that `run_tests` had run; or was shown one that `run_python` had run, or the
+        words of somebody who ran one, and wrote a program itself."""
+        for source, how in self.edges[path].items():
+            if how == "tests" or self._program(source) in self.tested:
+                return True
+            runs = self.run.intersection(map(self._program, [source, *self._turns(source)]))
+            if how != "turn" and runs and self._program(path):
+                return True
+        return False
+
+    def _is_revision(self, path: str) -> bool:
+        """True if the call was shown a review, and knew the text that the review is about, a version of its own."""
+        sources = self.edges[path]
+        for review in (source for source, how in sources.items() if how != "turn"):
+            for turn in [review, *self._turns(review)]:
+                for draft, how in self.edges[turn].items():
+                    if how != "turn" and draft in sources and self._is_version(draft, path):
+                        return True
+        return False
+
+    def _is_version(self, source: str, path: str) -> bool:
+        """False for what cannot be an earlier form of a call's text: it holds no answer, unlike that, and is another
+        agent's (a plan, a hint, a part). A text that was cut may have been about to give one."""
+        same = self._author(source) == self._author(path)
+        return same or self._answers(source) or not self._answers(path) or self.calls[source].finish_reason == "length"
+
+    def _turns(self, path: str) -> list[str]:
+        """Earlier turns of the same memory."""
+        return [source for source, how in self.edges[path].items() if how == "turn"]
+
+    def _author(self, path: str) -> tuple[str, str]:
+        return self.calls[path].agent, self.calls[path].role_prompt
+
+    def _answers(self, path: str) -> bool:
+        text = self.calls[path].text
+        return bool(extract_answer(text) or extract_code(text))
+
+    def _program(self, path: str) -> str | None:
+        program = extract_code(self.calls[path].text)
+        return code_key(program) if program else None
+
+
+def _edges(execution: Execution) -> Edges:
+    edges: Edges = defaultdict(dict)
+    paths = {call.path for call in execution.calls}
     for source, target, how in execution.links:
-        if target in by_path and source in by_path:
+        if source in paths and target in paths and how != "vote":
             edges[target][source] = how
-    texts = {call.text for call in execution.calls}
-    for call in execution.calls:
-        shown = "\n".join(call.messages)
-        for other in execution.calls:
-            known = other.path in edges[call.path] or call.path in edges[other.path]
-            if other is not call and not known and _shares(other, shown, [t for t in texts if t != other.text]):
-                edges[call.path][other.path] = "pass"
-    tested = {code_key(run.program) for run in execution.tools if run.tool == "run_tests"}
-    for sources in edges.values() if tested else ():
-        for source, how in sources.items():
-            program = extract_code(by_path[source].text)
-            if how == "pass" and program and code_key(program) in tested:
-                sources[source] = "tests"
+    for i, call in enumerate(execution.calls):  # in the order of their paths: what stands earlier can be known
+        known, earlier = edges[call.path], execution.calls[:i]
+        for other in earlier:
+            if call.conversation and other.conversation == call.conversation:
+                known.setdefault(other.path, "turn")
+        rest = _whole_texts("\n".join(call.messages), earlier, known)
+        grams = _grams(rest)
+        for other in earlier:
+            if other.path not in known and _shares(other, grams, earlier):
+                known[other.path] = "pass"
     return edges
 
 
-def _shares(source: Call, shown: str, others: list[str]) -> bool:
-    """At least 24 characters of the completion, and of no other text, stand in the prompt."""
-    text, own = source.text, "\n".join(source.messages)
-    for start in range(0, len(text) - OVERLAP_CHARS + 1, OVERLAP_CHARS // 2):
-        piece = text[start : start + OVERLAP_CHARS]
-        if piece in shown and piece not in own and not any(piece in other for other in others):
-            return True
-    return False
+def _whole_texts(shown: str, earlier: list[Call], known: dict[str, str]) -> str:
+    """Notes whose whole text stands in a prompt, and returns the prompt without them.
+
+    The longest go first, so that what a review quotes is not taken for the draft itself. Of equal texts as many are
+    noted as there are, the nearest ones.
+    """
+    for text in sorted({call.text.strip() for call in earlier}, key=lambda text: (-len(text), text)):
+        if len(text) < OVERLAP_CHARS or text not in shown:
+            continue
+        authors = [c.path for c in earlier if c.text.strip() == text and text not in _prompt(c)]
+        if not known.keys() & set(authors):
+            known |= dict.fromkeys(authors[-shown.count(text) :], "pass")
+        if authors:
+            shown = shown.replace(text, "\n")
+    return shown
 
 
-def _pattern(path: str, edges: dict[str, dict[str, str]], votes: list[str], by_path: dict[str, Call]) -> str:
-    siblings: list[str] = []
-    if path in votes and len(set(votes)) > 1:
-        siblings = sorted(set(votes))
-    else:
-        sources = edges[path]
-        judged = [source for source, how in sources.items() if how == "judge"]
-        independent = [s for s in sources if not any(s in edges[other] for other in sources)]
-        # Two or more texts, none of which saw another, read by one call: a judge, whatever it is called.
-        if len(judged) > 1:
-            siblings = judged
-        elif len(independent) > 1 and not _is_revision(path, edges, by_path):
-            siblings = independent
-    if len(siblings) > 1:
-        return "debate" if _crossed(siblings, edges) else "ensemble"
-    if "tests" in edges[path].values():
-        return "solver-tester"
-    return "reflection" if _is_revision(path, edges, by_path) else ""
+def _shares(source: Call, grams: set[str], earlier: list[Call]) -> bool:
+    """True if the prompt of these grams shows a part of a completion that stood neither in the completion's own prompt
+    nor in another one."""
+    own, others = _prompt(source), [c.text for c in earlier if c.text != source.text]
+    shared = grams & _grams(source.text) if grams else grams
+    return any(gram not in own and not any(gram in text for text in others) for gram in shared)
 
 
-def _crossed(siblings: list[str], edges: dict[str, dict[str, str]]) -> bool:
-    """True if two siblings were shown the same two earlier texts, neither of which had seen the other."""
-    for i, first in enumerate(siblings):
-        for second in siblings[i + 1 :]:
-            shared = sorted(edges[first].keys() & edges[second].keys())
-            for a in shared:
-                if any(a != b and a not in edges[b] and b not in edges[a] for b in shared):
-                    return True
-    return False
+def _grams(text: str) -> set[str]:
+    return {text[i : i + OVERLAP_CHARS] for i in range(len(text) - OVERLAP_CHARS + 1)}
 
 
-def _is_revision(path: str, edges: dict[str, dict[str, str]], by_path: dict[str, Call]) -> bool:
-    """True if the call was shown a review, and the review's call had been shown a text that the call knows."""
-    conversation = by_path[path].conversation
-    for review in edges[path]:
-        for draft in edges[review]:
-            if draft in edges[path] or (conversation and by_path[draft].conversation == conversation):
-                return True
-    return False
+def _prompt(call: Call) -> str:
+    return "\n".join((call.role_prompt, *call.messages))

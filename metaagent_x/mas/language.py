@@ -170,9 +170,10 @@ class Language:
             raise TypeError("vote takes a list of texts, got one text")
         texts = list(texts)
         classes = self.classes(texts)
-        self.line.tell(do="links", links=[[path_of(t), "", "vote"] for t in texts if path_of(t)])
         best = max((c for c in classes if c >= 0), key=lambda c: (classes.count(c), -classes.index(c)), default=None)
-        return texts[classes.index(best)] if best is not None else ""
+        winner = texts[classes.index(best)] if best is not None else ""
+        self.line.tell(do="links", links=[[path_of(t), path_of(winner), "vote"] for t in texts if path_of(t)])
+        return winner
 
     def agree(self, texts: Sequence[str]) -> bool:
         if isinstance(texts, str):

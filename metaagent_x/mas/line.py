@@ -29,7 +29,7 @@ class Reply(str):
         return self
 
 
-def path_of(text: str) -> str:
+def path_of(text: Any) -> str:
     return text.path if isinstance(text, Reply) else ""
 
 

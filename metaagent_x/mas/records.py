@@ -82,7 +82,9 @@ class Execution:
         still count); "void" (infrastructure failed: out of every mean and every loss).
       reason: one line for a person: the exception, the limit, the failing engine.
       flags: e.g. "answer_unset", "answer_not_from_agents", "no_calls", "prompt_cut", "truncated".
-      links: edges between calls reported by structures, (from path, to path, "pass"|"vote"|"judge"|"tests").
+      links: what structures report, (from path, to path, how). "pass", "judge", "tests": the later call was shown the
+        earlier one's text. "vote": both took part in a vote that the second won ("" if none did). "answer": this text
+        became the answer (to path "").
       structure: what `classify` says of it.
       verdict: None until graded.
     """
