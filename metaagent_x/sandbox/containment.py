@@ -69,6 +69,7 @@ class Containment:
         try:
             instructions = seccomp.program(platform.machine(), files=self.files)
             self.filter: seccomp.Filter | None = seccomp.Filter(instructions)
+            self.filter.check(self.libc)
             self.layers.append("seccomp")
         except Unsupported as problem:
             self.filter = None

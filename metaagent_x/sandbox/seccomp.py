@@ -98,7 +98,7 @@ ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 SECCOMP = {"x86_64": 317, "aarch64": 277}  # the number of seccomp() itself
 PR_SET_NO_NEW_PRIVS = 38
-SET_MODE_FILTER, SPEC_ALLOW = 1, 4
+SET_MODE_FILTER, GET_ACTION_AVAIL, SPEC_ALLOW = 1, 2, 4
 
 Instruction = tuple[int, int, int, int]
 
@@ -169,6 +169,11 @@ class Filter:
         self.length = len(instructions)
         self.pid_places = [8 * i + 4 for i, each in enumerate(instructions) if each[0] == JEQ and each[3] == PID]
 
+    def check(self, libc: ctypes.CDLL) -> None:
+        """Raises Unsupported if the kernel has no such filters."""
+        if libc.syscall(self.number, GET_ACTION_AVAIL, 0, ctypes.byref(ctypes.c_uint32(ERRNO))) != 0:
+            raise _unsupported()
+
     def install(self, libc: ctypes.CDLL, pid: int) -> None:
         """From here on this process (which must have one thread) is filtered, for good.
 
@@ -184,7 +189,11 @@ class Filter:
         for flags in (SPEC_ALLOW, 0):
             if libc.syscall(self.number, SET_MODE_FILTER, flags, ctypes.byref(filtered)) == 0:
                 return
-        raise Unsupported(f"seccomp: {errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())}")
+        raise _unsupported()
+
+
+def _unsupported() -> Unsupported:
+    return Unsupported(f"seccomp: {errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())}")
 
 
 def refusing(calls: Mapping[int, int], machine: str | None = None) -> list[Instruction]:

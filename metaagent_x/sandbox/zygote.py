@@ -308,7 +308,7 @@ def main(control_fd: int, folder: str, mode: str) -> None:
     control = socket.socket(fileno=control_fd)
     zygote = Zygote(control, folder, containment)
     if containment is None:
-        hello = {"layers": ["own process and limits"], "open": EFFECTS}
+        hello = {"layers": ["own process and limits only"], "open": EFFECTS}
     else:
         hello = {"layers": containment.layers, "open": containment.open_effects(folder)}
     control.send(json.dumps(hello).encode())
