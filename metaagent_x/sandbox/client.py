@@ -7,6 +7,7 @@ The host may hold JAX threads and must never fork itself (jax-ml/jax#18989); the
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import json
 import os
@@ -22,6 +23,7 @@ from metaagent_x.sandbox.folders import remove
 from metaagent_x.sandbox.limits import Limits, SandboxFailure, SandboxRefused
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+PACKETS = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_DGRAM)  # macOS has no SEQPACKET
 BUSY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ETOOMANYREFS)
 # PYTHONHASHSEED fixes set order in scripts and tools; programs may print integers of any length
 # (LiveCodeBench/LiveCodeBench#133); one malloc arena keeps threads cheap under RLIMIT_AS.
@@ -50,12 +52,12 @@ class Zygote:
           SandboxRefused: mode is "strict" and this machine cannot contain what it must.
           SandboxFailure: the process could not be started.
         """
-        if not hasattr(os, "memfd_create"):
-            raise SandboxFailure(f"the sandbox needs Linux (memfd, subreaper); this is {sys.platform}")
+        if not hasattr(os, "waitid"):
+            raise SandboxFailure(f"the sandbox needs os.waitid, which Python has on {sys.platform} from 3.13 on")
         self.mode = mode
         self.folder = tempfile.mkdtemp(prefix="metaagent_x-")
         self.owner, self.count, self.lock, self.lost = os.getpid(), 0, threading.Lock(), False
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, PACKETS)
         start = START.format(root=ROOT, fd=theirs.fileno(), folder=self.folder, mode=mode)
         with theirs:
             self.process = subprocess.Popen(
@@ -121,7 +123,7 @@ class Zygote:
         }  # fmt: skip
         if entry:
             job["entry"] = entry
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair()
         with theirs:
             try:
                 socket.send_fds(self.control, [json.dumps(job).encode()], [*fds, theirs.fileno()])
@@ -135,6 +137,9 @@ class Zygote:
 
     def close(self) -> None:
         """Kills all runs, ends the process, removes the folder."""
+        if PACKETS == socket.SOCK_DGRAM and self.owner == os.getpid():
+            with contextlib.suppress(OSError):
+                self.control.send(b"")  # a datagram socket has no end of file
         self.control.close()
         if self.owner != os.getpid():
             return

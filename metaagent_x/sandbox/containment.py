@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import socket
+import sys
 import sysconfig
 
 from metaagent_x.sandbox import seccomp
@@ -58,21 +59,24 @@ class Containment:
     def __init__(self) -> None:
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.layers: list[str] = []
+        self.landlock: Landlock | None = None
+        self.filter: seccomp.Filter | None = None
+        if sys.platform != "linux":
+            self.layers.append(f"no seccomp on {sys.platform}")
+            return
         if isolate(self.libc):
             self.layers.append("own network and IPC namespaces")
         try:
-            self.landlock: Landlock | None = Landlock(self.libc, readable(), ["/dev/null"])
+            self.landlock = Landlock(self.libc, readable(), ["/dev/null"])
             self.layers.append(f"Landlock {self.landlock.abi}")
         except Unsupported as problem:
-            self.landlock = None
             self.layers.append(f"no files at all ({problem})")
         try:
-            instructions = seccomp.program(platform.machine(), files=self.files)
-            self.filter: seccomp.Filter | None = seccomp.Filter(instructions)
-            self.filter.check(self.libc)
+            calls = seccomp.Filter(seccomp.program(platform.machine(), files=self.files))
+            calls.check(self.libc)
+            self.filter = calls
             self.layers.append("seccomp")
         except Unsupported as problem:
-            self.filter = None
             self.layers.append(f"no seccomp ({problem})")
 
     @property
@@ -94,9 +98,9 @@ class Containment:
         Raises:
           Unsupported: the kernel refused, or there is no filter for this machine.
         """
-        drop_capabilities(self.libc)
         if self.filter is None:
             raise Unsupported(self.layers[-1])
+        drop_capabilities(self.libc)
         self.filter.install(self.libc, os.getpid())
 
     def open_effects(self, folder: str) -> list[str]:

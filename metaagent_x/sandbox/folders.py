@@ -7,7 +7,7 @@ import contextlib
 import os
 
 
-def usage(folder: str, max_files: int, max_bytes: int) -> bool:
+def is_full(folder: str, max_files: int, max_bytes: int) -> bool:
     """True if there are more files and folders in it, at any depth, or more bytes on disk."""
     files = size = 0
     left = [folder]

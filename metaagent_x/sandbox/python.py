@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
 
 from metaagent_x.sandbox import client, folders
@@ -50,8 +51,12 @@ def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> R
 
 
 def _file(name: str, data: bytes = b"") -> int:
-    """An anonymous file in memory, at its start."""
-    fd = os.memfd_create(name)
+    """An anonymous file, at its start; in memory on Linux."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create(name)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, fd)
         view = memoryview(data)
@@ -72,7 +77,7 @@ def _wait(zygote: client.Zygote, report: socket.socket, limits: Limits) -> dict:
     if not message:
         zygote.lose()  # the next use starts another one
         raise SandboxFailure(f"the sandbox process {zygote.process.pid} died during a run")
-    return json.loads(message)
+    return json.loads(message.split(b"\n")[0])  # the first report counts
 
 
 def _result(ending: dict, stdout: int, stderr: int, limits: Limits) -> Result:

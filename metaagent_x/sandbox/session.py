@@ -101,7 +101,7 @@ class Session:
             await folders.remove_soon(self._folder)
         if not message:
             raise SandboxFailure(f"the sandbox process {self._zygote.process.pid} died during a session")
-        ending = json.loads(message)
+        ending = json.loads(message.split(b"\n")[0])
         if "refused" in ending:
             return Ending("refused", ending["refused"])
         if ending["killed"] == "host":

@@ -33,7 +33,7 @@ from typing import Any
 
 from metaagent_x.sandbox import program
 from metaagent_x.sandbox.containment import EFFECTS, Containment
-from metaagent_x.sandbox.folders import remove, usage
+from metaagent_x.sandbox.folders import is_full, remove
 
 # Imported before the first fork, so that no program pays for them again.
 PRELOAD = (
@@ -55,6 +55,7 @@ MAX_THREADS = 600
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 64 << 20
 GIVE_WAY_S = 0.2  # CPU seconds after which a run yields to all others
 MAX_STARVED = 4.0  # time without a core does not count against the wall limit, up to so many times the limit
+LINUX = sys.platform == "linux"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -76,12 +77,14 @@ class Zygote:
         self.runs: dict[int, _Run] = {}
         self.by_report: dict[int, _Run] = {}
         self.next_look = 0.0
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.pid = os.getpid()
+        self.pid, self.host = os.getpid(), os.getppid()
         self.children = f"/proc/self/task/{self.pid}/children"
-        with open("/proc/self/statm") as file:
-            self.base_bytes = int(file.read().split()[0]) * resource.getpagesize()
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.base_bytes: int | None = None
+        if LINUX:
+            self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            with open("/proc/self/statm") as file:
+                self.base_bytes = int(file.read().split()[0]) * resource.getpagesize()
         self.wake, wake_write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_write, False)
@@ -94,7 +97,7 @@ class Zygote:
     def serve(self) -> None:
         """Runs until the host closes its end; then kills what runs and removes the folders."""
         open_for_jobs = True
-        while open_for_jobs:
+        while open_for_jobs and os.getppid() == self.host:
             for fd, _ in self.poll.poll(self._timeout_ms()):
                 if fd == self.control.fileno():
                     open_for_jobs = self._accept()
@@ -125,7 +128,9 @@ class Zygote:
 
     def _timeout_ms(self) -> int | None:
         waiting = [run.deadline for run in self.runs.values() if not run.killed]
-        return max(0, math.ceil((min(*waiting, self.next_look) - time.monotonic()) * 1000)) if waiting else None
+        if not waiting:
+            return None if LINUX else 1000  # to see whether the host is there
+        return max(0, math.ceil((min(*waiting, self.next_look) - time.monotonic()) * 1000))
 
     def _accept(self) -> bool:
         message, fds, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 8)
@@ -141,7 +146,7 @@ class Zygote:
             pid = os.fork()
         except (OSError, ImportError, AttributeError) as problem:
             with contextlib.suppress(OSError):
-                report.send(json.dumps({"refused": f"{type(problem).__name__}: {problem}"}).encode())
+                report.send(_line({"refused": f"{type(problem).__name__}: {problem}"}))
             report.close()
         else:
             if pid == 0:
@@ -160,7 +165,7 @@ class Zygote:
             try:
                 self._enter(job, fds, report)
             except BaseException as problem:
-                report.send(json.dumps({"refused": f"{type(problem).__name__}: {problem}"}).encode())
+                report.send(_line({"refused": f"{type(problem).__name__}: {problem}"}))
                 raise
             code = job["function"](3) if "function" in job else program.run(3)
         finally:
@@ -169,7 +174,8 @@ class Zygote:
     def _enter(self, job: dict[str, Any], fds: list[int], report: socket.socket) -> None:
         """Makes this process the child of that job. The report is the last thing let go of."""
         os.setsid()
-        self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if LINUX:
+            self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self.pid:
             os._exit(70)
         signal.set_wakeup_fd(-1)
@@ -189,7 +195,7 @@ class Zygote:
             if self.containment is not None:
                 self.containment.restrict_calls()
         except BaseException as problem:
-            kept.send(json.dumps({"refused": f"{type(problem).__name__}: {problem}"}).encode())
+            kept.send(_line({"refused": f"{type(problem).__name__}: {problem}"}))
             os._exit(70)
         kept.close()
 
@@ -202,7 +208,7 @@ class Zygote:
             return  # ended
         if int(fields[17]) > MAX_THREADS:
             self._kill(run, "threads")
-        elif usage(run.folder, MAX_FILES, MAX_FOLDER_BYTES):
+        elif is_full(run.folder, MAX_FILES, MAX_FOLDER_BYTES):
             self._kill(run, "output")
         elif not run.yields and (int(fields[11]) + int(fields[12])) / TICKS > GIVE_WAY_S:
             run.yields = True
@@ -222,18 +228,12 @@ class Zygote:
 
     def _reap(self) -> None:
         """Ends every run whose child has died: group killed first, while the pid cannot be given to anyone else."""
-        while True:
-            try:
-                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if info is None:
-                return
-            run = self.runs.pop(info.si_pid, None)
+        while (pid := _next_dead()) is not None:
+            run = self.runs.pop(pid, None)
             if run is not None:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(run.pid, signal.SIGKILL)
-            _, status, usage = os.wait4(info.si_pid, 0)
+            _, status, usage = os.wait4(pid, 0)
             self._hunt()  # after a stray too: only now have its children come to us
             if run is None:
                 continue
@@ -243,7 +243,7 @@ class Zygote:
                 self.poll.unregister(run.report.fileno())
             del self.by_report[run.report.fileno()]
             with contextlib.suppress(OSError):
-                run.report.send(json.dumps(message).encode())
+                run.report.send(_line(message))
             run.report.close()
 
     def _hunt(self) -> None:
@@ -258,6 +258,19 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL)  # reaped by the loop; its own children come to us in turn
 
 
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _next_dead() -> int | None:
+    """Pid of a child that has ended and is not reaped yet, so that nobody else has its pid."""
+    try:
+        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if info is None else info.si_pid
+
+
 def _arrange_fds(fds: list[int]) -> None:
     """The job's descriptors become 3, 4, ...; 0, 1 and 2 are the null device; everything else is closed."""
     os.dup2(1, 2)  # the zygote's own standard error is ours
@@ -267,7 +280,7 @@ def _arrange_fds(fds: list[int]) -> None:
     os.closerange(3 + len(fds), os.sysconf("SC_OPEN_MAX"))
 
 
-def _set_limits(job: dict[str, Any], base_bytes: int) -> None:
+def _set_limits(job: dict[str, Any], base_bytes: int | None) -> None:
     def limit(kind: int, soft: int, hard: int | None = None) -> None:
         ceiling = resource.getrlimit(kind)[1]
         values = [soft, hard or soft]
@@ -275,13 +288,14 @@ def _set_limits(job: dict[str, Any], base_bytes: int) -> None:
             values = [min(value, ceiling) for value in values]
         resource.setrlimit(kind, (values[0], values[1]))
 
-    memory = base_bytes + (int(job["memory_mb"]) << 20)
     cpu = math.ceil(job["cpu_s"])
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     limit(resource.RLIMIT_FSIZE, int(job["output_bytes"]) + 1)
     limit(resource.RLIMIT_CPU, cpu, cpu + 1)
-    limit(resource.RLIMIT_AS, memory, memory + SPARE_BYTES)
+    if base_bytes is not None:
+        memory = base_bytes + (int(job["memory_mb"]) << 20)
+        limit(resource.RLIMIT_AS, memory, memory + SPARE_BYTES)
 
 
 def _starved(run: _Run, now: float) -> bool:
@@ -308,7 +322,7 @@ def main(control_fd: int, folder: str, mode: str) -> None:
     control = socket.socket(fileno=control_fd)
     zygote = Zygote(control, folder, containment)
     if containment is None:
-        hello = {"layers": ["own process and limits only"], "open": EFFECTS}
+        hello = {"layers": ["own process and limits only" + ("" if LINUX else ", none on memory")], "open": EFFECTS}
     else:
         hello = {"layers": containment.layers, "open": containment.open_effects(folder)}
     control.send(json.dumps(hello).encode())

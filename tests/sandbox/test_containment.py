@@ -6,6 +6,7 @@ import pathlib
 import platform
 import re
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -91,6 +92,28 @@ def test_process_mode_is_asked_for_by_name(monkeypatch):
     poorer(monkeypatch, {**NO_SECCOMP, **LANDLOCK, **NO_NAMESPACES})
     assert sandbox.use("process") == ["own process and limits only"]
     assert run_python("import socket; socket.socket(); print(1)").stdout == "1\n"
+
+
+def test_process_mode_needs_nothing_of_linux(monkeypatch):
+    """Plays macOS: no packet sockets, no files in memory, no prctl, no /proc."""
+    sandbox.close()
+    monkeypatch.setattr(client, "PACKETS", socket.SOCK_DGRAM)
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(client, "START", "import sys; sys.platform = 'darwin'; " + client.START)
+    assert sandbox.use("process") == ["own process and limits only, none on memory"]
+    process = client.zygote().process
+    assert run_python("print(input(), 'x')", "in").stdout == "in x\n"
+    assert run_python("while True: pass", limits=sandbox.Limits(cpu_s=1)).status == "cpu"
+    assert run_python("import time; time.sleep(60)", limits=sandbox.Limits(wall_s=0.3)).status == "wall"
+    sandbox.close()
+    assert process.returncode == 0  # it was told
+
+
+def test_strict_mode_refuses_elsewhere_than_on_linux(monkeypatch):
+    sandbox.close()
+    monkeypatch.setattr(client, "START", "import sys; sys.platform = 'darwin'; " + client.START)
+    with pytest.raises(sandbox.SandboxRefused, match="no seccomp.*darwin"):
+        sandbox.use("strict")
 
 
 def test_an_unknown_mode_is_named():
