@@ -21,7 +21,7 @@ class PromptSet:
       name: "full", "tiny", ...
       designer_system: system text of the Designer. designer_ask: stands before the task in its user message.
       roles: kind -> role -> system text of `solver`, `critic`, `judge`, `tester`.
-      style: stands between a role's text and a style.
+      style: stands between a role's text and a style. styles: kind -> short word -> the strategy that it stands for.
       own: kind -> what is appended to the role text of `agent(name, role)`.
       earlier: before the text that is discussed. review: before a critic's text.
       critic_ask, self_ask, revise_ask, judge_ask, debate_ask, tester_ask: end the message of that step.
@@ -36,6 +36,7 @@ class PromptSet:
     designer_ask: str
     roles: Mapping[str, Mapping[str, str]]
     style: str
+    styles: Mapping[str, Mapping[str, str]]
     own: Mapping[str, str]
     earlier: str
     review: str
@@ -62,8 +63,9 @@ class PromptSet:
         return self.designer_ask + task.prompt
 
     def role(self, role: str, kind: str, style: str = "") -> str:
-        """System text of a template role, with its style."""
+        """System text of a template role, with its style: a word of `styles`, or any other text as it is."""
         text = self.roles[kind][role]
+        style = self.styles[kind].get(style.strip().lower(), style)
         return text + self.style + style if style else text
 
     def own_role(self, role: str, kind: str) -> str:
@@ -102,38 +104,103 @@ class PromptSet:
 MATH = "Put the final answer in \\boxed{}."
 CODE = "Write a complete Python 3 program that reads standard input and prints the answer, in a final ```python block."
 
-LANGUAGE = """You design a multi-agent system for the task. Write one short Python script in a ```python block.
-All names below are ready to use; import nothing. Agents and structures are both functions from text to text.
+STYLES = {
+    "math": {
+        "forward": "Reason from what is given: fix the notation, derive what follows, check each step before the next.",
+        "backward": (
+            "Start from what is asked: say what would be enough to know, then what would give that, until you reach "
+            "what is given. Then write the argument in the right order."
+        ),
+        "cases": (
+            "Split the problem into cases that cover everything and do not overlap. Settle each one, look hard at the "
+            "borders between them, then put the results together."
+        ),
+        "small cases": (
+            "Work out the smallest cases by hand and list the results. Find the pattern and a reason for it, test that "
+            "on one more case, then apply it to the question."
+        ),
+        "invariant": (
+            "Look for what does not change or what is extreme: a symmetry, a remainder, a conserved sum, a bound, a "
+            "largest element. Build the argument on it."
+        ),
+        "program": (
+            "First reply with one complete Python program, in a ```python block, that computes the result exactly and "
+            "prints it. When you are shown what it printed, say whether that can be right, and give the final answer."
+        ),
+        "verify": (
+            "The message contains a proposed solution. Check every step, and its result by another way. Then give the "
+            "right solution, whether that is the same or not."
+        ),
+    },
+    "code": {
+        "brute force": (
+            "Write the most direct program that is certainly right, trying all possibilities, however slow it is."
+        ),
+        "optimal": (
+            "Read the limits first. Choose the algorithm and the data structures whose running time fits them, state "
+            "the complexity, then write the program."
+        ),
+        "edge cases": (
+            "First list the smallest, largest, empty, equal and other odd inputs and what each must give. Then write "
+            "a program that is right on all of them."
+        ),
+        "invariant": (
+            "For every loop or recursion say what holds at each step and why it ends. Write the program so that its "
+            "correctness follows from this."
+        ),
+        "trace": (
+            "Write the program, then trace it by hand on the examples of the statement, value by value. Repair it "
+            "before you give the final one."
+        ),
+        "verify": (
+            "The message contains a proposed program. Trace it on the examples and on edge cases, and judge its "
+            "running time. Then give the right program in full, whether that is the same or not."
+        ),
+    },
+}
 
-task, kind: the task's text; "math" or "code".
-solver(style=""), critic(style=""), judge(style=""), tester(style=""): ready agents; the style says how to work.
-agent(name, role, memory=False): your own agent; role is its instruction; with memory it keeps its earlier turns.
-reflect(agent, critic=None, rounds=2): solve, criticise, revise; stops when the critic says CORRECT.
-ensemble(agents, judge=None): all in parallel, then a vote, or the judge if they differ.
-debate(agents, judge=None, rounds=2): each sees the others' answers and answers again.
-solve_and_test(agent, tester=None, rounds=3): code; runs the public tests and repairs.
-together(agents, messages): list of texts, in parallel; one agent or one message may stand for all.
-vote(texts), agree(texts): the most frequent answer's text; whether all answers are the same.
-answer_of(text), code_of(text): the final answer; the program.
-run_python(code, stdin=""): what it prints. run_tests(code): list of failures, [] if all pass.
+# What the Designer is told about the language. All of it must be exact; a test holds it against the code.
+LANGUAGE = """You design a multi-agent system that solves the task. Say in two sentences what the task needs, \
+then write one short Python script in a ```python block. These names are ready to use; import nothing.
 
-Set `answer` to the final text, or to an agent or structure, which is then applied to the task.
-The answer must come from an agent's reply. Every use of an agent costs one call; at most 32 calls.
-A single solver is enough for an easy task; use more agents where they help.
-Say in two sentences what the task needs, then write the script.
+task: the task's text. kind: "math" or "code".
 
-Examples:
+Agents and structures are functions from text to text. An agent sees only the text that it is given.
+solver(style="", memory=False): solves. critic(style="", memory=False): finds errors.
+judge(style="", memory=False): decides among solutions. tester(style="", memory=False): explains failed tests.
+style: how to work, in your words or one of
+- math: forward, backward, cases, small cases, invariant, program, verify
+- code: brute force, optimal, edge cases, invariant, trace, verify
+agent(name, role, memory=False): your own agent; role is its instruction. With memory it keeps its earlier turns.
+reflect(agent, critic=None, rounds=2): drafts; each round criticises and revises, until the critic says CORRECT. \
+Without critic: self-critique.
+ensemble(agents, judge=None): all in parallel, then a vote; a judge decides instead if they differ.
+debate(agents, judge=None, rounds=2): after the first round each sees the others' answers. Ends like ensemble.
+solve_and_test(agent, tester=None, rounds=3): for code; up to that many programs, until the public tests pass.
+
+Tools:
+together(agents, messages): list of replies, in parallel; one agent or one message may serve all.
+vote(texts): the text with the most frequent answer. agree(texts): True if all answers are the same.
+answer_of(text): its last \\boxed{} content. code_of(text): its last program. "" if none.
+run_python(code, stdin=""): what the program prints, or "error: ...".
+run_tests(code): list of failed public tests; [] if all pass, ["no public tests"] if there are none.
+
+Set `answer` to the final text, or to an agent or structure, which is then applied to task.
+The answer must be an agent's: stand in its reply, or be printed by its program. What only the script says earns \
+nothing.
+Each use of an agent is a call. Limits: 32 calls, 16 tool runs, 6 of them run_tests.
+Use one solver for an easy task, more agents where they help.
+
 ```python
-answer = reflect(solver(), critic("check every step"))(task)
+answer = reflect(solver("cases"), critic("check every step"), rounds=2)(task)
 ```
 ```python
-draft = solve_and_test(solver("brute force first"), tester())(task)
-other = solver("find the fastest algorithm")(task)
-answer = judge()(task + "\\n\\nFirst:\\n" + draft + "\\n\\nSecond:\\n" + other) if run_tests(draft) else draft
+draft = solve_and_test(solver("optimal"), tester(), rounds=3)(task)
+answer = solver("verify")(task + "\\n\\nProgram:\\n" + draft) if run_tests(draft) else draft
 ```
 ```python
-a, b = together([solver(), solver("case analysis")], task)
-answer = a if agree([a, b]) else ensemble([solver(), solver("work backwards")], judge())(task)
+a, b = together([solver("forward"), solver("backward")], task)
+answer = a if agree([a, b]) else ensemble([solver()] * 3, judge())(task)
 ```"""
 
 FULL = PromptSet(
@@ -175,6 +242,7 @@ FULL = PromptSet(
         },
     },
     style="\nHow to work: ",
+    styles=STYLES,
     own={
         "math": "\nIf you state a final answer, put it in \\boxed{}.",
         "code": "\nIf you write the program, give it in full in one ```python block at the end.",
@@ -206,6 +274,7 @@ TINY = PromptSet(
         "code": {"solver": "solve", "critic": "review", "judge": "choose", "tester": "test"},
     },
     style=" ",
+    styles={"math": {}, "code": {}},
     own={"math": "", "code": ""},
     earlier="\nearlier: ",
     review="\nreview: ",

@@ -1,14 +1,19 @@
 """The two prompt sets: what they say, what they cost."""
 
 import dataclasses
+import inspect
 import pathlib
+import re
+from typing import Any
 
 import pytest
+from mas_host import CODE, MATH, Host, program
 
-from metaagent_x.mas import prompts
-from metaagent_x.mas.language import NAMES
-from metaagent_x.mas.parse import lint, parse_completion
+from metaagent_x.config import base
+from metaagent_x.mas import Budget, lint, parse_completion, prompts
+from metaagent_x.mas.language import NAMES, Language
 from metaagent_x.mas.prompts import FULL, TINY, PromptSet
+from metaagent_x.mas.runner import TEST_RUNS
 
 TOKENIZER = pathlib.Path(__file__).parents[3] / "shared/tokenizer_qwen3/tokenizer.json"
 
@@ -22,12 +27,52 @@ def test_the_designer_is_told_every_name_in_under_700_tokens():
     assert len(ids) < 700
 
 
-def test_the_examples_in_the_documentation_are_valid_scripts():
+def test_the_designer_is_told_every_argument_and_default():
+    no_line: Any = None  # nothing is run
+    names = Language(no_line, "", "math", FULL).names()
+    told = dict(re.findall(r"(?:^|\. )(\w+)\(([^()]*)\): ", FULL.designer_system, re.MULTILINE))
+    for name in set(NAMES) - {"task", "kind", "answer"}:
+        parameters = inspect.signature(names[name]).parameters.values()
+        have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
+        assert told[name].replace('"', "'").split(", ") == have, name
+
+
+def test_the_designer_is_told_every_style_and_the_limits():
+    told = FULL.designer_system
+    for kind in ("math", "code"):
+        line = re.search(rf"^- {kind}: (.*)$", told, re.MULTILINE)
+        assert line is not None and line[1].split(", ") == list(FULL.styles[kind])
+    budget = Budget()
+    assert f"Limits: {budget.calls} calls, {budget.tool_runs} tool runs, {TEST_RUNS} of them run_tests." in told
+    configured = base().rollout.budget
+    assert (configured.calls, configured.tool_runs) == (budget.calls, budget.tool_runs)
+
+
+@pytest.mark.parametrize("number,task,structure,calls", [
+    (0, MATH, "reflection", 5), (1, CODE, "solver-tester", 6), (2, MATH, "ensemble", 6),
+])  # fmt: skip
+async def test_the_examples_in_the_documentation_are_scripts_that_run(number, task, structure, calls):
+    """Every agent says something else, nobody is content: all steps of the examples are taken."""
     blocks = FULL.designer_system.split("```python\n")[1:]
     assert len(blocks) == 3
-    for block in blocks:
-        script = parse_completion("```python\n" + block)
-        assert script is not None and lint(script) == []
+    script = parse_completion("```python\n" + blocks[number])
+    assert script is not None and lint(script) == []
+
+    def reply(r):
+        if r.agent in ("critic", "tester"):
+            return f"The step before {r.path} is wrong.\nWRONG"
+        return program(f"print({r.path!r})") if task is CODE else f"By way {r.path}: \\boxed{{{r.path[2:3]}}}"
+
+    e = await Host(reply).run(script.source, task)
+    assert (e.status, e.flags, e.structure, len(e.calls)) == ("ok", set(), structure, calls), e.reason
+
+
+def test_a_style_is_a_word_for_a_strategy_or_any_text():
+    plain = FULL.role("solver", "math")
+    assert FULL.role("solver", "math", " Small Cases") == plain + FULL.style + FULL.styles["math"]["small cases"]
+    assert FULL.role("solver", "code", "small cases").endswith(FULL.style + "small cases")
+    assert FULL.role("critic", "math", "be strict").endswith("\nHow to work: be strict")
+    assert FULL.styles["math"]["verify"] != FULL.styles["code"]["verify"]
 
 
 def test_answers_are_asked_for_in_the_form_that_is_graded():
