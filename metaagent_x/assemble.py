@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_collections
 
+from metaagent_x import sandbox
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.step import Learner
 from metaagent_x.model.qwen3 import Qwen3Config
@@ -121,6 +122,14 @@ def check_supported(config: Settings) -> None:
             "and a network of this size needs both. The settings themselves are valid. An empty model.path is a random "
             "network, cold-started on generated examples (configs/tiny.py)"
         )
+
+
+def contain(config: Settings) -> str:
+    """Starts the sandbox. Returns how programs are contained, in words. Raises ConfigError where it cannot be done."""
+    try:
+        return f"{config.sandbox} ({', '.join(sandbox.use(config.sandbox))})"
+    except sandbox.SandboxRefused as refusal:
+        raise ConfigError(str(refusal)) from refusal
 
 
 def check_vocabulary(config: Settings, model: Qwen3Config) -> None:

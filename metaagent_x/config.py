@@ -34,6 +34,7 @@ def base() -> Settings:
     c.schedule = "stagewise"  # stagewise | coupled | designer_only | executor_only
     c.stage_length = 30  # K, steps per stage
     c.first = "executor"  # the role that learns in the first stage
+    c.sandbox = "strict"  # "strict": refuse to run what cannot be contained; "process": limits only (macOS)
     c.tokenizer = ""  # folder with tokenizer.json; "" = trained on the cold-start examples (generated tasks only)
 
     c.model = ml_collections.ConfigDict()
@@ -163,6 +164,7 @@ def base() -> Settings:
 
 CHOICES = {
     "policy": ("shared", "separate"),
+    "sandbox": ("strict", "process"),
     "schedule": ("stagewise", "coupled", "designer_only", "executor_only"),
     "first": ("executor", "designer"),
     "model.compute_dtype": ("float32", "bfloat16"),

@@ -38,6 +38,7 @@ _OVERRIDES = {
     "schedule": flags.DEFINE_enum("schedule", None, config.CHOICES["schedule"], "Which roles learn when."),
     "stage_length": flags.DEFINE_integer("stage_length", None, "K, steps per stage."),
     "steps": flags.DEFINE_integer("steps", None, "RL steps."),
+    "sandbox": flags.DEFINE_enum("sandbox", None, config.CHOICES["sandbox"], "How scripts and programs are contained."),
     "seed": flags.DEFINE_integer("seed", None, "Seed of everything."),
     "workdir": flags.DEFINE_string("workdir", None, "Folder of this run."),
 }
@@ -58,6 +59,7 @@ def main(_: list[str]) -> None:
         assemble.check_vocabulary(settings, assemble.model_config(settings))
         pools = assemble.pools(settings)
         folder = RunFolder(settings.workdir, settings)
+        console.print("sandbox:", assemble.contain(settings), highlight=False, markup=False, soft_wrap=True)
         if settings.mesh.simulate:
             jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
         try:

@@ -55,7 +55,7 @@ def _headline(run: Run) -> Markup:
     c = run.config
     how = [f"{c.get('policy', 'shared')} policy", f"{c.get('schedule', '')} schedule, K = {c.get('stage_length', '?')}",
            f"{c.get('batch', '?')} tasks a step, M × N = {c.get('designs', '?')} × {c.get('executions', '?')}",
-           f"seed {c.get('seed', '?')}"]  # fmt: skip
+           f"seed {c.get('seed', '?')}", f"sandbox={c.get('sandbox', 'process')}"]  # fmt: skip
     done, wanted = len(run.metrics), c.get("steps", 0)
     state = f"{done} steps" if done >= wanted else f"{done} of {wanted} steps so far"
     tiles = [_gain_tile(run, "Held-out accuracy, T = 1", 1.0), _gain_tile(run, "Held-out accuracy, greedy", 0.0)]
@@ -64,8 +64,11 @@ def _headline(run: Run) -> Markup:
         tiles.append(_tile("Valid designs", _arrow(_ends(valid), percent=True), "first and last 5 steps"))
         tiles.append(_tile("Agent calls a step", _arrow(_ends(calls), percent=False), "first and last 5 steps"))
     warning = None
+    if c.get("sandbox", "process") != "strict":
+        warning = tag("p", tag("b", "sandbox=process: "), "programs were not kept from files, network and other "
+                      "processes, and could have reached what they were judged by.", class_="warn")  # fmt: skip
     if run.gate and not run.gate["passed"]:
-        warning = tag("p", tag("b", "Headroom gate not passed: "), run.gate["message"], class_="warn")
+        warning = join(warning, tag("p", tag("b", "Headroom gate not passed: "), run.gate["message"], class_="warn"))
     return join(
         tag("h1", run.path.name), tag("p", f"{state}; {'; '.join(how)}.", class_="note"), warning,
         tag("div", *tiles, class_="tiles"),

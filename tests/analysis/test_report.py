@@ -120,6 +120,21 @@ def test_a_run_without_steps_has_a_report_too(tmp_path):
     assert "Headroom gate not passed: math accuracy 0.90 is above 0.70" in text
 
 
+@pytest.mark.parametrize("mode", ["strict", "process", None])
+def test_how_programs_were_contained_is_said(tmp_path, mode):
+    """A run from before the setting was contained by limits only."""
+    settings = config.base()
+    settings.sandbox = mode or "strict"
+    folder = RunFolder(tmp_path / "run", settings)
+    if mode is None:
+        values = json.loads((folder.path / "config.json").read_text())
+        del values["sandbox"]
+        (folder.path / "config.json").write_text(json.dumps(values))
+    page = write_report(folder.path).read_text()
+    assert f"sandbox={mode or 'process'}." in page
+    assert ("could have reached what they were judged by" in page) == (mode != "strict")
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_short_runs_have_figures(tmp_path, steps):
     folder = run_files.write_run(tmp_path / "run", steps=steps, stage=1)

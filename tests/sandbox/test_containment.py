@@ -112,7 +112,7 @@ def test_process_mode_needs_nothing_of_linux(monkeypatch):
 def test_strict_mode_refuses_elsewhere_than_on_linux(monkeypatch):
     sandbox.close()
     monkeypatch.setattr(client, "START", "import sys; sys.platform = 'darwin'; " + client.START)
-    with pytest.raises(sandbox.SandboxRefused, match="no seccomp.*darwin"):
+    with pytest.raises(sandbox.SandboxRefused, match=r"no seccomp.*darwin"):
         sandbox.use("strict")
 
 
