@@ -107,11 +107,13 @@ class _Collector:
         script = mas.parse_completion(call.text)
         if script is None:
             return Design(call, problem="no_script")
+        design = Design(call, script.text, own_imports=mas.own_imports(script))
         if problems := mas.lint(script):
             p = problems[0]
-            return Design(call, script.text, f"line {p.line}: {p.word}: {p.hint}")
-        runs = await asyncio.gather(*(self.execute(task, rubric, script, i, j) for j in range(n)))
-        return Design(call, script.text, executions=list(runs))
+            design.problem = f"line {p.line}: {p.word}: {p.hint}"
+            return design
+        design.executions += await asyncio.gather(*(self.execute(task, rubric, script, i, j) for j in range(n)))
+        return design
 
     async def execute(self, task: Task, rubric: Rubric, script: mas.Script, i: int, j: int) -> Execution:
         memories: dict[str, tuple[int, ...]] = {}

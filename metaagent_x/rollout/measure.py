@@ -38,6 +38,7 @@ def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
     m["designs/valid"] = _mean([d.valid for d in designs])
     m["designs/distinct"] = _mean([len({d.script for d in t.designs}) / len(t.designs) for t in trees])
     m["designs/answer_in_script"] = float(sum("answer_in_script" in e.flags for e in runs))
+    m["designs/own_imports"] = float(sum(d.own_imports for d in designs))
     m["designs/truncated"] = _mean([d.call.finish_reason == "length" for d in designs if d.call])
     m["calls"] = float(len(calls))
     m["calls/truncated"] = _mean([c.finish_reason == "length" for c in calls])

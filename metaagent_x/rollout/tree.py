@@ -102,6 +102,7 @@ class Design:
       problem: "" if valid, else why not ("no_script", "syntax: line 2 ...", "unknown name SOLVE, line 1", ...).
       executions: N of them; empty if the design is invalid (each counts as reward 0) or void.
       void: the engine failed while the design was written; the design is out of every mean.
+      own_imports: statements of the script that import our own names; they are left out when it runs.
     """
 
     call: Call | None
@@ -109,6 +110,7 @@ class Design:
     problem: str = ""
     executions: list[Execution] = dataclasses.field(default_factory=list)
     void: bool = False
+    own_imports: int = 0
 
     @property
     def valid(self) -> bool:

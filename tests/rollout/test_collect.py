@@ -266,6 +266,15 @@ def test_a_whispered_answer_is_counted_and_can_be_forbidden():
     assert not answer_in_script(pair[0], "answer = solver('34')(task)", "\\boxed{34}")
 
 
+def test_imports_of_our_own_names_are_left_out_and_counted():
+    scripts = itertools.cycle(
+        ["from metaagent_x.mas import solver, judge\nimport mas\n" + SINGLE, SINGLE, "import mas\nanswer = x"]
+    )
+    (tree,), _ = run(tasks(), lambda r: next(scripts), box, m=3, n=1)
+    assert sorted((d.own_imports, d.valid) for d in tree.designs) == [(0, True), (1, False), (2, True)]
+    assert tree.rewards().sum() == 2.0 and step_metrics([tree])["designs/own_imports"] == 3.0
+
+
 def test_memory_goes_on_as_token_ids_and_becomes_one_trajectory():
     script = "a = agent('bob', 'solve', memory=True)\nx = a(task)\nanswer = a('again')"
     (tree,), _ = run(tasks(), lambda r: script, lambda r: "\\boxed{2}", m=1, n=1)
