@@ -2,7 +2,8 @@
 
 A script gives its answer in one of three forms: the text in `answer`; an agent or structure in `answer`, which is
 applied to the task; or a function `main(task)` (also called `workflow`, `forward` or `solve`) that returns either, if
-the script sets no `answer` and asked for nothing outside of functions.
+the script sets no `answer` and asked for nothing outside of functions. In the workflow dialect it is what the last run
+of a workflow gave.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import traceback
 import types
 from typing import Any
 
+from metaagent_x.mas.dialects import workflow
 from metaagent_x.mas.language import Language
 from metaagent_x.mas.line import Line, Stop, path_of
 from metaagent_x.mas.prompts import PromptSet
-from metaagent_x.mas.script import FILE, compile_script
+from metaagent_x.mas.script import FILE, Script, compile_script
 
 THREAD_STACK = 1 << 19  # many branches must fit into the memory limit
 MAIN_FUNCTIONS = ("main", "workflow", "forward", "solve")
@@ -35,6 +37,8 @@ def main(fd: int) -> int:
     threading.Thread(target=line.read, daemon=True).start()
     language = Language(line, start["task"], start["kind"], PromptSet(**start["prompts"]))
     scope: dict[str, Any] = {"__name__": "__main__", **language.names()}
+    if Script(start["script"], "").dialect:
+        scope |= workflow.play(language)
     line.tell(do="end", **_run(start["script"], scope, language))
     return 0
 
@@ -47,14 +51,16 @@ def _run(text: str, scope: dict[str, Any], language: Language) -> dict[str, Any]
             exec(compile_script(text), scope)
             if scope.get("answer") is None and not language.branch.number:  # else a main function was used already
                 scope["answer"], form = _from_main(scope, language), "main"
-        answer = scope.get("answer")
+        answer = _given(scope)
         if callable(answer):
             answer, form = answer(language.task), form or "applied"
         if path_of(answer):
             language.line.tell(do="links", links=[[path_of(answer), "", "answer"]])
         return {"answer": None if answer is None else str(answer), "form": form}
     except Stop:
-        answer = scope.get("answer")
+        answer = None
+        with contextlib.suppress(Exception):  # of a run that failed earlier
+            answer = _given(scope)
         return {"answer": str(answer) if isinstance(answer, str) else None}
     except MemoryError:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -64,6 +70,16 @@ def _run(text: str, scope: dict[str, Any], language: Language) -> dict[str, Any]
         return {"error": "MemoryError", "memory": True}
     except BaseException as problem:
         return {"error": _describe(problem)}
+
+
+def _given(scope: dict[str, Any]) -> Any:
+    """What the script left as its answer; None if nothing.
+
+    Raises:
+      Exception: what went wrong in the last run of a workflow.
+    """
+    result = workflow.outcome()
+    return scope.get("answer") if result is None else result
 
 
 def _from_main(scope: dict[str, Any], language: Language) -> Any:

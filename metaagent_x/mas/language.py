@@ -145,9 +145,14 @@ class Language:
         return Reply(reply["text"], path)
 
     def run_python(self, code: str, stdin: str = "") -> str:
+        return self.run_program(code, stdin)[0]
+
+    def run_program(self, code: str, stdin: str = "") -> tuple[str, str]:
+        """What `run_python` answers, and the status of the run: "ok", "error", "cpu", ..."""
         path = _dotted(self.branch.take())
         program = self.code_of(code) or str(code)
-        return self.line.ask(self.branch.mark, do="run_python", path=path, code=program, stdin=str(stdin))["text"]
+        ran = self.line.ask(self.branch.mark, do="run_python", path=path, code=program, stdin=str(stdin))
+        return ran["text"], ran["status"]
 
     def run_tests(self, code: str) -> list[str]:
         path = _dotted(self.branch.take())

@@ -8,7 +8,7 @@ from typing import Any
 from metaagent_x.mas.records import CallRequest
 
 PATH = re.compile(r"\d{1,4}(\.\d{1,4}){0,40}")
-CONVERSATION = re.compile(r"(m\d{1,4})?")
+CONVERSATION = re.compile(rf"(m{PATH.pattern})?")
 MAX_NAME_CHARS = 200
 LINK_KINDS = ("pass", "vote", "judge", "tests", "answer")
 

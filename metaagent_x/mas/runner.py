@@ -241,7 +241,7 @@ class _Run:
     async def _python(self, path: str, code: str, stdin: str, _: Share) -> dict[str, Any]:
         output, status = await _in_pool(tools.run_program, code, stdin)
         self.execution.tools.append(ToolRun(path, "run_python", code, stdin, output, status))
-        return {"text": output}
+        return {"text": output, "status": status}
 
     async def _tests(self, path: str, code: str, _: Share) -> dict[str, Any]:
         failures = await _in_pool(self.run_tests, self.task, code)

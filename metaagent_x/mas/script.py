@@ -123,12 +123,14 @@ def _in_package(module: str) -> bool:
 
 
 def compile_script(text: str) -> types.CodeType:
-    """Compiles a script without the imports of our own names.
+    """Compiles a script without the imports of our own names; a script of another dialect as it is.
 
     Raises:
       SyntaxError: see `parse`.
     """
     tree = parse(text)
+    if any(map(is_workflow_import, ast.walk(tree))):
+        return compile(tree, FILE, "exec", dont_inherit=True)
 
     class Drop(ast.NodeTransformer):
         def visit_Import(self, node: ast.Import) -> ast.stmt:

@@ -1,0 +1,1 @@
+"""Other ways to write a script, mapped onto our language."""
