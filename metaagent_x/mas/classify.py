@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 
+from metaagent_x.mas.messages import order
 from metaagent_x.mas.provenance import answer_call
 from metaagent_x.mas.records import Call, Execution
 from metaagent_x.mas.tools import code_key
@@ -63,7 +64,7 @@ class _Graph:
             if how == "vote":
                 self.votes[winner].add(member)
         self.tested = {code_key(run.program) for run in execution.tools if run.tool == "run_tests"}
-        self.run = {code_key(run.program) for run in execution.tools if run.tool == "run_python"}
+        self.runs = [run for run in execution.tools if run.tool == "run_python"]
         given = [path for path, _, how in execution.links if how == "answer" and path in self.calls]
         last = self.calls[given[-1]] if given else answer_call(execution)
         assert last is not None  # there are calls
@@ -107,25 +108,28 @@ class _Graph:
         return False
 
     def _is_repair(self, path: str) -> bool:
-        """True if the call knew a program that `run_tests` had run; or was shown one that `run_python` had run, or the
-        words of somebody who ran one, and wrote a program itself."""
-        for source, how in self.edges[path].items():
-            if how == "tests" or self._program(source) in self.tested:
-                return True
-            runs = self.run.intersection(map(self._program, [source, *self._turns(source)]))
-            if how != "turn" and runs and self._program(path):
-                return True
-        return False
+        """True if the call knew a program that `run_tests` had run; or wrote one after it was shown a program that
+        `run_python` had run, or the words of an agent with that tool."""
+        sources = self.edges[path]
+        if any(how == "tests" or self._program(source) in self.tested for source, how in sources.items()):
+            return True
+        tried = any(how != "turn" and self._tried(source) for source, how in sources.items())
+        return tried and self._program(path) is not None
+
+    def _tried(self, path: str) -> bool:
+        """True if the program in a text was run, or its author ran one between its turns."""
+        first = order(min(self._turns(path), key=order, default=path))
+        between = any(first < order(run.path) < order(path) for run in self.runs)
+        return between or self._program(path) in {code_key(run.program) for run in self.runs}
 
     def _is_revision(self, path: str) -> bool:
         """True if the call was shown a review, and knew the text that the review is about, a version of its own."""
         sources = self.edges[path]
-        for review in (source for source, how in sources.items() if how != "turn"):
-            for turn in [review, *self._turns(review)]:
-                for draft, how in self.edges[turn].items():
-                    if how != "turn" and draft in sources and self._is_version(draft, path):
-                        return True
-        return False
+        return any(
+            how != "turn" and about != "turn" and draft in sources and self._is_version(draft, path)
+            for review, how in sources.items()
+            for draft, about in self.edges[review].items()
+        )
 
     def _is_version(self, source: str, path: str) -> bool:
         """False for what cannot be an earlier form of a call's text: it holds no answer, unlike that, and is another
@@ -157,14 +161,16 @@ def _edges(execution: Execution) -> Edges:
             edges[target][source] = how
     for i, call in enumerate(execution.calls):  # in the order of their paths: what stands earlier can be known
         known, earlier = edges[call.path], execution.calls[:i]
-        for other in earlier:
-            if call.conversation and other.conversation == call.conversation:
-                known.setdefault(other.path, "turn")
+        turns = [c for c in earlier if call.conversation and c.conversation == call.conversation]
+        for turn in turns:
+            known.setdefault(turn.path, "turn")
         rest = _whole_texts("\n".join(call.messages), earlier, known)
         grams = _grams(rest)
         for other in earlier:
             if other.path not in known and _shares(other, grams, earlier):
                 known[other.path] = "pass"
+        if turns and set(known.values()) == {"turn"}:  # told nothing new but what a tool said: it goes on with the same
+            known |= {source: how for source, how in edges[turns[-1].path].items() if how != "turn"}
     return edges
 
 
