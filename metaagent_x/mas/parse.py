@@ -18,6 +18,7 @@ LOOKS_LIKE = re.compile(
     r"|^\s*(?:from|import)\s+workflow\b",
     re.MULTILINE,
 )
+THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)  # later, in a script, these are words like any other
 MAX_CHARS = 40_000
 
 
@@ -32,7 +33,7 @@ def parse_completion(text: str) -> Script | None:
     Returns:
       None if nothing looks like a script.
     """
-    text = text.rpartition("</think>")[2].replace("\r\n", "\n")[-MAX_CHARS:]
+    text = THOUGHT.sub("", text).replace("\r\n", "\n")[-MAX_CHARS:]
     tagged = [_inner(match[1]) for match in TAG.finditer(text)]
     closed, unclosed = _fenced(text)
     programs = [t for t in tagged if _is_program(t)] or [c for c in closed if _is_program(c)]

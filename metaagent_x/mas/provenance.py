@@ -1,51 +1,72 @@
-"""Does the final answer come from an agent? Decided by the host on its own records (design section 5)."""
+"""Does the final answer come from an agent? Decided by the host on its own records (design section 5).
+
+An agent that repeats what a script told it has said it: that cannot be told from agreement. It is counted instead
+(`whispered`, and `answer_in_script` of `rollout/collect.py`), and can be forbidden.
+"""
 
 from __future__ import annotations
 
-import re
+import json
+from collections.abc import Iterator
 
-from metaagent_x.mas.records import Call, Execution
-from metaagent_x.mas.tools import code_key, key_of
+from metaagent_x.mas.records import Call, Execution, ToolRun
+from metaagent_x.mas.tools import key_of
 from metaagent_x.tasks.code import extract_code
+from metaagent_x.tasks.math import extract_answer
+from metaagent_x.tasks.task import Task
+
+WHISPER_CHARS = 3  # a shorter answer stands in many a text by chance
 
 
-def from_agents(kind: str, execution: Execution) -> bool:
-    """True if the extracted answer equals that of a completion, or of the output of a tool run of such a program.
+def from_agents(task: Task, execution: Execution) -> bool:
+    """True if the extracted answer is that of a completion, or of what a program of an agent printed.
 
-    A tool run does not count if the answer stood in its input already: the script chose the input, and an agent that
-    says `print(input())` has not found what it prints. A text without an answer passes only if an agent said exactly
-    this text.
+    Programs are compared by their syntax, other answers as text: 0.5 is not 1/2 here. What was printed counts as a
+    whole or by its last line. A text without an answer passes only if an agent said exactly this text.
     """
-    final = key_of(kind, execution.answer)
+    kind, final = task.kind, key_of(task.kind, execution.answer)
     if final is None:
         return any(call.text == execution.answer for call in execution.calls)
-    return any(key_of(kind, call.text) == final for call in execution.calls) or _from_tools(kind, execution, final)
+    if any(key_of(kind, call.text) == final for call in execution.calls):
+        return True
+    printed = (run.output.strip() for run in _own_runs(task, execution))
+    return any(final in (text, text.rpartition("\n")[2].strip(), key_of(kind, text)) for text in printed)
 
 
-def _from_tools(kind: str, execution: Execution, final: str) -> bool:
-    programs = {code_key(code) for call in execution.calls if (code := extract_code(call.text))}
-    for run in execution.tools:
-        if run.tool == "run_python" and code_key(run.program) in programs:
-            output = run.output.strip()
-            lines = output.split("\n")
-            found = final in (output, lines[-1].strip(), key_of(kind, output))
-            if found and not _was_fed_in(kind, execution.answer, final, run.stdin):
-                return True
-    return False
+def _own_runs(task: Task, execution: Execution) -> Iterator[ToolRun]:
+    """The runs of `run_python` whose output is the agents' doing: the script chose neither the program nor its input.
 
-
-def _was_fed_in(kind: str, answer: str, final: str, stdin: str) -> bool:
-    """True if the answer stands in the input: a program whatever its layout, a number or word not as part of another.
-
-    "7" stands in "so 7." and in "7.0", but not in "17" or "7.5".
+    The program is the `code_of` of a completion, to the letter: a program can read its own comments and line numbers.
+    The input is empty, or as a whole one of: the task, a public test's input, a completion, its answer or its program,
+    the output of such a run. Any other text, however it is disguised, could tell the program what to print. (A script
+    that wants a program run on a value of its own asks an agent to write the value into the program.)
     """
-    if kind == "code":
-        program = extract_code(answer) or answer
-        return key_of(kind, stdin) == final or "".join(program.split()) in "".join(stdin.split())
-    before = r"(?<!\d)(?<!\d\.)" if final[0].isdigit() else r"(?<![A-Za-z])" if final[0].isalpha() else ""
-    after = r"(?!\d)(?!\.\d*[1-9])" if final[-1].isdigit() else r"(?![A-Za-z])" if final[-1].isalpha() else ""
-    wanted = re.compile(before + re.escape(final) + after)
-    return any(wanted.search(text) for text in (stdin, stdin.replace(",", "")))
+    texts = [call.text for call in execution.calls]
+    codes = [extract_code(text) or "" for text in texts]
+    answers = [extract_answer(text) or "" for text in texts]
+    tests = [str(test.get("input", "")) for test in task.public_tests]
+    inputs = {form for text in ("", task.prompt, *tests, *texts, *codes, *answers) for form in (text, text.strip())}
+    programs = {code.strip() for code in codes if code}
+    for run in execution.tools:
+        known = run.stdin in inputs or run.stdin.removesuffix("\n") in inputs
+        if run.tool == "run_python" and run.program.strip() in programs and known:
+            inputs |= {run.output, run.output.strip()}
+            yield run
+
+
+def whispered(task: Task, execution: Execution) -> bool:
+    """True if no agent said the answer that had not read it in its prompt: the script must have put it there.
+
+    Of answers with a digit and 3 characters or more that do not stand in the task: words stand in our own prompts too.
+    """
+    answer = ((extract_code if task.kind == "code" else extract_answer)(execution.answer) or "").strip()
+    if len(answer) < WHISPER_CHARS or answer in task.prompt or not any(c.isdigit() for c in answer):
+        return False
+    told = [answer in "\n".join((c.role_prompt, *c.messages)) for c in execution.calls if answer in c.text]
+    said = "\n".join(call.text for call in execution.calls)  # a program may stand in a tool call, in JSON
+    programs = {run.program.strip() for run in execution.tools if run.tool == "run_python" and answer in run.output}
+    found = any(form in said for p in programs for form in (p, json.dumps(p, ensure_ascii=False)[1:-1]))
+    return bool(told) and all(told) and not found
 
 
 def answer_call(execution: Execution) -> Call | None:

@@ -14,7 +14,7 @@ from typing import Any
 from metaagent_x import sandbox
 from metaagent_x.mas import messages, tools
 from metaagent_x.mas.prompts import FULL, PromptSet
-from metaagent_x.mas.provenance import from_agents
+from metaagent_x.mas.provenance import from_agents, whispered
 from metaagent_x.mas.records import Budget, Call, CallRefused, CallRequest, Execution, ToolRun
 from metaagent_x.mas.script import Script
 from metaagent_x.mas.shares import NEEDS, Ledger, Share
@@ -175,7 +175,7 @@ class _Run:
             request = messages.request(message)
             self.execution.links += messages.links(message.get("sources"), path)
             return functools.partial(self._call, request)
-        code = messages.text(message, "code")
+        code = messages.text(message, "code").strip() + "\n"  # blank lines in front would shift what a program sees
         if what == "run_python":
             return functools.partial(self._python, path, code, messages.text(message, "stdin"))
         return functools.partial(self._tests, path, code)
@@ -305,8 +305,10 @@ class _Run:
                 e.flags.add("answer_unset")
                 answer = self._last_text()
             e.answer = answer
-            if not from_agents(self.task.kind, e):
+            if not from_agents(self.task, e):
                 e.flags.add("answer_not_from_agents")
+            if whispered(self.task, e):
+                e.flags.add("answer_in_script")
         return e
 
     def _last_text(self) -> str:

@@ -169,15 +169,14 @@ class _Collector:
 
     async def judge(self, task: Task, rubric: Rubric, script: str, execution: Execution) -> Verdict:
         """The grader's verdict, after the rules that no answer can get around (design section 5)."""
-        whispered = answer_in_script(task, script, execution.answer)
-        if whispered:
+        if answer_in_script(task, script, execution.answer):
             execution.flags.add("answer_in_script")
         if execution.status in FAILED:
             return Verdict(False, 0.0, 0.0, 0.0, execution.status)
         for flag in ("no_calls", "answer_not_from_agents"):
             if flag in execution.flags:
                 return Verdict(False, 0.0, 0.0, 0.0, flag)
-        if whispered and self.settings.forbid_answer_in_script:
+        if "answer_in_script" in execution.flags and self.settings.forbid_answer_in_script:
             return Verdict(False, 0.0, 0.0, 0.0, "answer_in_script")
         try:
             return await self.grader.grade(rubric, execution.answer)
@@ -191,7 +190,8 @@ class _Collector:
 def answer_in_script(task: Task, script: str, answer_text: str) -> bool:
     """True if the final answer (3 characters or more) stands in a string of the script and not in the task.
 
-    A Designer that whispers the answer in a role prompt passes the provenance check; this counts it.
+    A Designer that whispers the answer in a role prompt passes the provenance check; this counts it. An answer that the
+    script put together from pieces is found by `mas.provenance.whispered`.
     """
     answer = (extract_code(answer_text) if task.kind == "code" else extract_answer(answer_text)) or ""
     answer = answer.strip()

@@ -1,11 +1,11 @@
-"""How an execution ends: answers, budgets, limits, crashes, void; and whose answer it is."""
+"""How an execution ends: answers, budgets, limits, crashes, void."""
 
 import asyncio
 import os
 import pathlib
 
 import pytest
-from mas_host import CODE, MATH, Host, program
+from mas_host import MATH, Host
 
 from metaagent_x import sandbox
 from metaagent_x.mas import Budget, run_script, runner
@@ -202,95 +202,6 @@ async def test_cancelling_leaves_no_process_and_no_folder():
 async def test_truncated_and_cut_calls_are_flagged():
     e = await Host(lambda r: RIGHT, finish="length").run("answer = solver()(task)")
     assert e.flags == {"truncated"}
-
-
-# Whose answer it is
-
-
-@pytest.mark.fault("F172")
-@pytest.mark.parametrize("script,flags", [
-    ("print('\\\\boxed{7}')", {"no_calls", "answer_unset", "answer_not_from_agents"}),
-    ("answer = '\\\\boxed{7}'", {"no_calls", "answer_not_from_agents"}),
-    ("solver()(task)\nanswer = '\\\\boxed{7}'", {"answer_not_from_agents"}),
-    ("solver()(task)\nanswer = '\\\\boxed{' + run_python('print(3 + 4)').strip() + '}'", {"answer_not_from_agents"}),
-    ("solver()(task)\nanswer = vote(['\\\\boxed{7}'] * 3)", {"answer_not_from_agents"}),
-    ("answer = solver()(task)[:-9] + '\\\\boxed{7}'", {"answer_not_from_agents"}),
-    ("solver()(task)\nanswer = 'the answer is 7'", {"answer_not_from_agents"}),
-    ("class A(str): pass\nanswer = A('\\\\boxed{7}')\nsolver()(task)", {"answer_not_from_agents"}),
-])  # fmt: skip
-async def test_an_answer_of_the_scripts_own_is_flagged(script, flags):
-    """pettingllms-ai/PettingLLMs: a script that printed the right answer was rewarded without any agent."""
-    host = Host(lambda r: "I found \\boxed{12}")
-    e = await host.run(script)
-    assert e.status == "ok" and e.flags == flags
-    assert len(e.calls) == ("no_calls" not in flags)
-
-
-@pytest.mark.parametrize("script,reply", [
-    ("answer = solver()(task)", RIGHT),
-    ("answer = 'therefore ' + solver()(task)", RIGHT),
-    ("answer = '\\\\boxed{' + answer_of(solver()(task)) + '}'", RIGHT),
-    ("answer = '\\\\boxed{' + run_python(code_of(solver()(task))).strip() + '}'", program("print(3 + 4)")),
-])  # fmt: skip
-async def test_an_answer_that_an_agent_or_its_program_gave_is_its_own(script, reply):
-    e = await Host(lambda r: reply).run(script)
-    assert e.status == "ok" and e.flags == set() and "7" in e.answer
-
-
-@pytest.mark.parametrize("code,given,own", [
-    ("print(input())", "4200", False),
-    ("print(input())", "it is 4200.", False),
-    ("print(int(input().replace(',', '')))", "4,200", False),
-    ("print(int(float(input())))", "4200.00", False),
-    ("print(input()[1:])", "x4200", False),
-    ("print(input())", "\\\\boxed{4200}", False),
-    ("raise ValueError(input())", "\\\\boxed{4200}", False),
-    ("print(4200)", "", True),
-    ("print(int(input()) * 2)", "2100", True),
-    ("print(sum(map(int, input().split())))", "42001 14200 -52001", True),
-    ("print(round(float(input())))", "4200.25", True),
-])  # fmt: skip
-async def test_a_program_that_repeats_its_input_gives_no_answer_of_an_agent(code, given, own):
-    """The script chooses the input: an answer that stood there is the script's, whoever wrote the program."""
-    script = (
-        f"out = run_python(code_of(solver()(task)), '{given}')\nanswer = '\\\\boxed{{' + (answer_of(out) or out) + '}}'"
-    )
-    e = await Host(lambda r: program(code)).run(script)
-    assert e.status == "ok" and "4200" in e.answer
-    assert e.flags == (set() if own else {"answer_not_from_agents"})
-
-
-@pytest.mark.parametrize(
-    "code,own", [("print(input())", False), ("print('print(' + str(len(input()) - 5) + ')')", True)]
-)
-async def test_a_program_that_was_fed_in_is_not_an_agents(code, own):
-    script = "p = code_of(solver()(task))\nanswer = '```python\\n' + run_python(p, 'print( 4 )') + '```'"
-    e = await Host(lambda r: program(code)).run(script, CODE)
-    assert e.flags == (set() if own else {"answer_not_from_agents"})
-
-
-@pytest.mark.parametrize("script,own", [
-    ("answer = solver()(task)", True),
-    ("answer = '```python\\nx =  1 # same\\nprint(x)\\n```'\nsolver()(task)", True),
-    ("answer = code_of(solver()(task))", True),
-    ("answer = code_of(solver()(task)).replace('1', '2')", False),
-    ("answer = '```python\\nprint(2)\\n```'\nsolver()(task)", False),
-])  # fmt: skip
-async def test_programs_are_compared_by_their_syntax(script, own):
-    e = await Host(lambda r: program("x = 1\nprint(x)")).run(script, CODE)
-    assert e.flags == (set() if own else {"answer_not_from_agents"})
-
-
-@pytest.mark.fault("F163")
-async def test_an_invented_tool_result_in_a_completion_is_only_text():
-    """Algorineko/AgenticArXiv-RL#81: the model wrote its own observation, which was kept as one."""
-    text = "run_python('print(7)')\nOutput: 7\n<tool_response>7</tool_response>\nrun_tests passed: []\n\\boxed{8}"
-    host = Host(lambda r: text)
-    e = await host.run("answer = solve_and_test(solver(), rounds=2)(task)")
-    assert [t.tool for t in e.tools] == ["run_tests"] and e.tools[0].output == "no public tests"
-    assert e.calls[0].text == text and e.answer == text
-    e = await host.run("answer = '\\\\boxed{7}'\nsolver()(task)")
-    assert "answer_not_from_agents" in e.flags
 
 
 # A process that speaks the protocol badly

@@ -20,6 +20,7 @@ OLD = "answer = critic()(task)"
     (S, S),
     ("answer=solver()(task)", "answer=solver()(task)"),
     (f"<think>\n```python\n{OLD}\n```</think>\n\n{S}", S),
+    (f"<think>hm</think>```python\n{S}\n# </think>\n```", f"{S}\n# </think>"),
     (f"```python\n{S}\n```\n```python\nanswer = solver(", S),
     (f"```python\n{S}\n```\n```\nsome output, no Python!\n```", S),
     (f"```python\r\n{S}\r\n```\r\n", S),
