@@ -22,14 +22,19 @@ SECTION_CHARS = 400
 MAX_PROGRAM_CHARS = 200_000
 NO_PUBLIC_TESTS = "no public tests"
 WORDS = {"cpu": "time limit exceeded", "wall": "time limit exceeded", "memory": "memory limit exceeded",
-         "output": "too much output", "crash": "the process crashed"}  # fmt: skip
+         "output": "too much output", "threads": "too many threads", "crash": "the process crashed"}  # fmt: skip
+REFUSED = "a program has no network, no other processes and no files outside its own folder"
 
 # Threads only wait for contained processes; two processes a core keep the cores busy.
 POOL = concurrent.futures.ThreadPoolExecutor(2 * (os.cpu_count() or 1), thread_name_prefix="tools")
 
 
 def run_program(code: str, stdin: str) -> tuple[str, str]:
-    """What `run_python` answers a script, and the status of the run."""
+    """What `run_python` answers a script, and the status of the run.
+
+    Raises:
+      SandboxFailure: the program could not be started.
+    """
     result = run_python(code, stdin, limits=LIMITS)
     if result.status == "ok":
         return head_and_tail(result.stdout), "ok"
@@ -38,12 +43,13 @@ def run_program(code: str, stdin: str) -> tuple[str, str]:
 
 
 def error_of(result: Result) -> str:
-    """One line: the exception and its line, or the limit."""
+    """One line: the exception and its line, or the limit, and what a program must not do if that ended it."""
     if result.status in WORDS:
         return WORDS[result.status]
     lines = result.stderr.rstrip().split("\n")
     numbers = re.findall(r'File "main\.py", line (\d+)', result.stderr)
-    return (lines[-1] or f"exit code {result.exit_code}") + (f" (line {numbers[-1]})" if numbers else "")
+    what = (lines[-1] or f"exit code {result.exit_code}") + (f" (line {numbers[-1]})" if numbers else "")
+    return f"{what}: {REFUSED}" if result.status == "refused" else what
 
 
 def head_and_tail(text: str, limit: int = SHOWN_CHARS) -> str:
@@ -59,6 +65,9 @@ def run_public_tests(task: Task, program: str) -> list[str]:
 
     Returns:
       One description for each failure; [] if all passed; ["no public tests"] if the task has none of that kind.
+
+    Raises:
+      SandboxFailure: see `run_program`.
     """
     tests = [t for t in task.public_tests if t.get("kind", "stdin") == "stdin"]
     if not tests:

@@ -3,9 +3,11 @@
 import pytest
 from mas_host import CODE, MATH, Host, program
 
-from metaagent_x.mas import Budget
+from metaagent_x.mas import Budget, tools
 from metaagent_x.mas.language import NAMES
 from metaagent_x.mas.prompts import FULL, TINY
+from metaagent_x.mas.tools import REFUSED, error_of
+from metaagent_x.sandbox import Result, SandboxFailure
 
 RIGHT, WRONG = "so \\boxed{7}", "hence \\boxed{9}"
 
@@ -220,6 +222,36 @@ async def test_run_python(code, stdin, start):
     e = await host.run(f"solver()(run_python({code!r}, {stdin!r}))")
     assert host.requests[0].messages == (start,)
     assert e.tools[0].tool == "run_python" and e.tools[0].path == "0" and e.calls[0].path == "1"
+
+
+@pytest.mark.parametrize("result,line", [
+    (Result("", 'File "main.py", line 3, in <module>\nPermissionError: [Errno 1] no', "refused", 1),
+     "PermissionError: [Errno 1] no (line 3): " + REFUSED),
+    (Result("", "", "refused", -31), "exit code -31: " + REFUSED),
+    (Result("", "RuntimeError: can't start new thread", "threads", 1), "too many threads"),
+    (Result("", "", "wall", -9), "time limit exceeded"),
+    (Result("", "", "error", 3), "exit code 3"),
+])  # fmt: skip
+def test_the_line_that_says_why_a_program_ended(result, line):
+    assert error_of(result) == line
+
+
+@pytest.mark.parametrize("script", ["run_python('print(1)')", "run_tests('print(1)')"])
+async def test_a_program_that_could_not_be_started_is_infrastructure(script, monkeypatch):
+    def no_process(*_, **__):
+        raise SandboxFailure("no memory to fork")
+
+    monkeypatch.setattr(tools, "run_python", no_process)
+    e = await Host(lambda r: RIGHT).run("solver()(task)\n" + script, CODE)
+    assert e.status == "void" and "no memory to fork" in e.reason
+
+
+async def test_a_program_that_the_sandbox_ended_is_told_to_the_script(monkeypatch):
+    monkeypatch.setattr(tools, "run_python", lambda *a, **k: Result("so far", "PermissionError: no", "refused", 1))
+    e = await Host(lambda r: RIGHT).run("run_python('x')\nrun_tests('x')\nanswer = solver()(task)", CODE)
+    assert e.status == "ok" and [t.status for t in e.tools] == ["refused", "error"]
+    assert e.tools[0].output == f"error: PermissionError: no: {REFUSED}\noutput so far:\nso far"
+    assert e.tools[1].output.count(f"error: PermissionError: no: {REFUSED}") == 2
 
 
 async def test_long_tool_output_keeps_head_and_tail():
