@@ -266,8 +266,6 @@ class _Run:
         end = self.said_end
         if self.failure is not None:
             return self._finish("void", f"{type(self.failure).__name__}: {self.failure}")
-        if ending.status == "refused":
-            return self._finish("void", ending.reason)
         if problem[0]:
             return self._finish(*problem)
         if end is not None and "error" in end:

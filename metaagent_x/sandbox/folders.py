@@ -36,7 +36,7 @@ def remove(folder: str) -> None:
     with contextlib.suppress(OSError):
         os.rmdir(folder)  # nearly always empty
         return
-    number = 0
+    mark, number = os.urandom(8).hex(), 0  # names that the program cannot have taken
     with contextlib.suppress(OSError):
         while inner := _clear(folder):
             for path in inner:
@@ -45,7 +45,7 @@ def remove(folder: str) -> None:
                     if entry.is_dir(follow_symlinks=False):
                         number += 1
                         os.chmod(entry.path, 0o700)  # to move a folder one must be able to write to it
-                        os.rename(entry.path, os.path.join(folder, f"\x01{number}"))
+                        os.rename(entry.path, os.path.join(folder, f"{mark}{number}"))
                 _clear(path)
                 os.rmdir(path)
         os.rmdir(folder)

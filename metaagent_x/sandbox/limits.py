@@ -44,7 +44,7 @@ class Result:
     Attributes:
       stdout, stderr: text, bytes that are not UTF-8 replaced; at most `Limits.output_bytes` bytes each.
       status: "ok" (exit code 0), "error" (another exit code, an uncaught exception), "cpu", "wall", "memory",
-        "output", "threads" (limits), "refused" (not started, or ended by what the sandbox forbids: a PermissionError),
+        "output", "threads" (limits), "refused" (ended by what the sandbox forbids: an uncaught PermissionError),
         "crash" (ended by a signal).
       exit_code: exit code, or minus the signal.
       cpu_s: CPU seconds used, of the process and the children that it waited for.

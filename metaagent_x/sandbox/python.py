@@ -32,7 +32,7 @@ def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> R
       to judge.
 
     Raises:
-      SandboxFailure: the sandbox process could not be started or died during the run.
+      SandboxFailure: the sandbox process or the program's could not be started, or the former died during the run.
     """
     limits = limits or Limits()
     zygote = client.zygote()
@@ -82,7 +82,7 @@ def _wait(zygote: client.Zygote, report: socket.socket, limits: Limits) -> dict:
 
 def _result(ending: dict, stdout: int, stderr: int, limits: Limits) -> Result:
     if "refused" in ending:
-        return Result("", ending["refused"], "refused", -1)
+        raise SandboxFailure(f"the sandbox could not start a program: {ending['refused']}")
     cap = limits.output_bytes
     over = max(os.fstat(stdout).st_size, os.fstat(stderr).st_size) > cap
     out = os.pread(stdout, cap, 0).decode("utf-8", "replace")
@@ -100,7 +100,7 @@ def status_of(ending: dict, limits: Limits, over_output: bool = False, stderr: s
     if code == -signal.SIGXCPU or (code == -signal.SIGKILL and ending["cpu_s"] >= limits.cpu_s):
         return "cpu"
     if code < 0:
-        return "refused" if code == -signal.SIGSYS else "crash"
+        return "crash"
     last = stderr.rstrip().rpartition("\n")[2] if code else ""
     for exception, status in (("MemoryError", "memory"), ("PermissionError", "refused")):
         if last.startswith(exception):

@@ -79,7 +79,7 @@ class Session:
         """Waits up to `grace_s` for the process to end by itself, kills its group, reaps it, removes its folder.
 
         Raises:
-          SandboxFailure: the zygote died; what the process did is unknown.
+          SandboxFailure: the zygote died, and what the process did is unknown; or the process never started.
         """
         self.abort()
         loop = asyncio.get_running_loop()
@@ -103,11 +103,13 @@ class Session:
             raise SandboxFailure(f"the sandbox process {self._zygote.process.pid} died during a session")
         ending = json.loads(message.split(b"\n")[0])
         if "refused" in ending:
-            return Ending("refused", ending["refused"])
+            raise SandboxFailure(f"the sandbox could not start a session: {ending['refused']}")
         if ending["killed"] == "host":
             return Ending("ok", "ended by the host")
         status = status_of(ending, self._limits)
-        return Ending(status, f"the process ended with exit code {ending['exit']} after {ending['cpu_s']:.1f} CPU s")
+        return Ending(
+            status, f"{status}: the process ended with exit code {ending['exit']} after {ending['cpu_s']:.1f} CPU s"
+        )
 
 
 async def open_session(entry: str, *, limits: Limits) -> Session:

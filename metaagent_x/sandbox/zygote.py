@@ -3,7 +3,7 @@
 It owns no policy: the host sends a job (one JSON datagram plus file descriptors), the zygote forks, applies the limits
 and the containment, watches the clock, kills, reaps and reports. Everything that the child can touch is decided here.
 
-What holds for a child in every mode: own process, session and process group; CPU, memory, file-size, open-file and
+What holds for a child in every mode: own process and process group, in the zygote's session; CPU, memory, file-size, open-file and
 core limits; no environment; a private folder as working directory; every inherited descriptor closed but those of the
 job; SIGKILL at the wall limit; at the end its whole group is killed, and whatever it left behind is hunted down among
 the zygote's adopted children (Linux subreaper). While it runs, its threads and the files in its folder are counted, and
@@ -50,10 +50,12 @@ MESSAGE_BYTES = 1 << 16
 OPEN_FILES = 64
 SPARE_BYTES = 16 << 20  # freed when memory runs out, so that the child can still say so
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LOOK_S = 0.2  # between two looks at what the kernel has no limit for
+NICE, NICE_BUSY = 10, 19  # of a run, and of one that computes for long: the host comes first, then what is soon done
+BUSY_S = 0.03  # CPU seconds of a run that computes for long; a script that only asks agents needs a tenth
+LOOK_S, LOOK_IDLE_S = 0.05, 0.4  # between two looks at a run, for what the kernel has no limit for; when it does little
 MAX_THREADS = 600
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 64 << 20
-GIVE_WAY_S = 0.2  # CPU seconds after which a run yields to all others
+MAX_WRITTEN_BYTES = 256 << 20  # ever: a file can be removed and still be there, held open or mapped
 MAX_STARVED = 4.0  # time without a core does not count against the wall limit, up to so many times the limit
 LINUX = sys.platform == "linux"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -66,7 +68,8 @@ class _Run:
         self.pid, self.folder, self.report, self.wall_s = pid, folder, report, wall_s
         self.start = time.monotonic()
         self.deadline = self.start + wall_s
-        self.killed, self.yields = "", False
+        self.killed = ""
+        self.look_at, self.pause, self.cpu_s, self.busy = self.start + LOOK_S, LOOK_S, 0.0, False
 
 
 class Zygote:
@@ -76,7 +79,6 @@ class Zygote:
         self.control, self.folder, self.containment = control, folder, containment
         self.runs: dict[int, _Run] = {}
         self.by_report: dict[int, _Run] = {}
-        self.next_look = 0.0
         self.pid, self.host = os.getpid(), os.getppid()
         self.children = f"/proc/self/task/{self.pid}/children"
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -112,10 +114,8 @@ class Zygote:
             for run in self.runs.values():
                 if now >= run.deadline and not run.killed and not _starved(run, now):
                     self._kill(run, "wall")
-            if self.runs and now >= self.next_look:
-                self.next_look = now + LOOK_S
-                for run in self.runs.values():
-                    self._look(run)
+                if now >= run.look_at and not run.killed:
+                    self._look(run, now)
             self._reap()
         for run in self.runs.values():
             self._kill(run, "host")
@@ -127,10 +127,10 @@ class Zygote:
         remove(self.folder)
 
     def _timeout_ms(self) -> int | None:
-        waiting = [run.deadline for run in self.runs.values() if not run.killed]
+        waiting = [min(run.deadline, run.look_at) for run in self.runs.values() if not run.killed]
         if not waiting:
             return None if LINUX else 1000  # to see whether the host is there
-        return max(0, math.ceil((min(*waiting, self.next_look) - time.monotonic()) * 1000))
+        return max(0, math.ceil((min(waiting) - time.monotonic()) * 1000))
 
     def _accept(self) -> bool:
         message, fds, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 8)
@@ -173,7 +173,8 @@ class Zygote:
 
     def _enter(self, job: dict[str, Any], fds: list[int], report: socket.socket) -> None:
         """Makes this process the child of that job. The report is the last thing let go of."""
-        os.setsid()
+        os.setpgid(0, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
         if LINUX:
             self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self.pid:
@@ -199,23 +200,27 @@ class Zygote:
             os._exit(70)
         kept.close()
 
-    def _look(self, run: _Run) -> None:
+    def _look(self, run: _Run, now: float) -> None:
         """Ends a run that floods its folder or makes threads without end; makes a busy one give way."""
         try:
-            with open(f"/proc/{run.pid}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
+            with open(f"/proc/{run.pid}/stat", "rb") as file:  # bytes: the name in it is the program's choice
+                fields = file.read().rpartition(b")")[2].split()
         except OSError:
-            return  # ended
+            fields = [b"0"] * 18  # ended, or no /proc
+        cpu_s = (int(fields[11]) + int(fields[12])) / TICKS
+        idle = cpu_s == run.cpu_s
+        run.pause = min(2 * run.pause, LOOK_IDLE_S) if idle else LOOK_S
+        run.look_at, run.cpu_s = now + run.pause, cpu_s
+        if idle and LINUX:
+            return
         if int(fields[17]) > MAX_THREADS:
             self._kill(run, "threads")
-        elif is_full(run.folder, MAX_FILES, MAX_FOLDER_BYTES):
+        elif is_full(run.folder, MAX_FILES, MAX_FOLDER_BYTES) or _written(run.pid) > MAX_WRITTEN_BYTES:
             self._kill(run, "output")
-        elif not run.yields and (int(fields[11]) + int(fields[12])) / TICKS > GIVE_WAY_S:
-            run.yields = True
+        elif not run.busy and cpu_s > BUSY_S:
+            run.busy = True
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PGRP, run.pid, 19)
-            with contextlib.suppress(OSError), open(f"/proc/{run.pid}/autogroup", "w") as file:
-                file.write("19")  # where the scheduler goes by sessions first
+                os.setpriority(os.PRIO_PGRP, run.pid, NICE_BUSY)
 
     def _kill(self, run: _Run, why: str) -> None:
         if not run.killed:
@@ -289,7 +294,7 @@ def _set_limits(job: dict[str, Any], base_bytes: int | None) -> None:
         resource.setrlimit(kind, (values[0], values[1]))
 
     cpu = math.ceil(job["cpu_s"])
-    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_CORE, 1)  # 0 would not keep a core from a handler behind a pipe; 1 does (man 5 core)
     limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     limit(resource.RLIMIT_FSIZE, int(job["output_bytes"]) + 1)
     limit(resource.RLIMIT_CPU, cpu, cpu + 1)
@@ -309,12 +314,24 @@ def _starved(run: _Run, now: float) -> bool:
     return now < run.deadline
 
 
+def _written(pid: int) -> int:
+    """Bytes that a process has ever written."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(b"wchar"))
+    except OSError:
+        return 0
+
+
 def main(control_fd: int, folder: str, mode: str) -> None:
     """Entry point of the zygote process. Its first message says what is contained and by what."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     containment = Containment() if mode == "strict" else None
     preload = PRELOAD if containment is None or containment.files else PRELOAD + PRELOAD_WITHOUT_FILES
+    # Where the scheduler goes by sessions first, that of the zygote and all runs comes after that of the host.
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(NICE))
     for name in preload:
         importlib.import_module(name)
     gc.collect()

@@ -138,6 +138,47 @@ def test_limits_end_a_program_with_their_name(code, status):
     assert len(r.stdout) <= QUICK.output_bytes
 
 
+FLOODS = {
+    "many files": "n = 0\nwhile True:\n    open(str(n), 'w').close()\n    n += 1",
+    "few big ones": "n = 0\nwhile True:\n    open(str(n), 'w').write('x' * 10**6)\n    n += 1",
+    "files that are gone": "while True:\n    open('f', 'w').write('x' * 10**6)\n    os.unlink('f')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_of_the_folder_ends_the_run(flood):
+    r = run_python("import os\n" + FLOODS[flood], limits=Limits(cpu_s=20, wall_s=60))
+    assert r.status == "output" and r.cpu_s < 10
+    assert os.listdir(client.zygote().folder) == []
+
+
+def test_threads_without_end_end_the_run():
+    code = """
+import threading, time
+threading.stack_size(32768)
+while True: threading.Thread(target=time.sleep, args=(60,)).start()
+"""
+    assert run_python(code, limits=Limits(cpu_s=20, wall_s=60)).status == "threads"
+
+
+def test_a_name_that_is_no_text_does_not_end_the_zygote():
+    zygote = client.zygote()
+    code = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"\\xff) \\xfe", 0, 0, 0)
+end = time.time() + 0.5
+while time.time() < end: pass
+"""
+    assert run_python(code).status == "ok"
+    assert client.zygote() is zygote and run_python("print(3)").stdout == "3\n"
+
+
+def test_what_the_sandbox_forbids_is_the_programs_own_failure():
+    """A program that could void its verdict would have a way out of every wrong answer."""
+    assert run_python("open('/etc/passwd')").status == "refused"
+    assert run_python("import os\nos.kill(os.getpid(), 31)").status == "crash"
+
+
 @pytest.mark.fault("B024")
 def test_ignored_sigterm_does_not_survive_the_wall_limit():
     """verl-project/verl PR#7267: the child survived terminate and the timeout returned anyway."""
@@ -215,6 +256,7 @@ def is_open(fd):
 @pytest.mark.parametrize("shape", [
     "for i in range(3000):\n    os.mkdir('d')\n    os.chdir('d')",  # deeper than recursion and path names go
     "os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a/b', 0); os.chmod('a', 0)",
+    "for i in range(1, 60): os.makedirs(f'\\x01{i}/k/k')",  # names that a fixed mark could meet
     "os.symlink('/', 'root'); os.mkdir('x'); os.symlink('..', 'x/up'); os.mkfifo('f')",
 ])  # fmt: skip
 def test_the_folder_goes_whatever_a_program_made_of_it(shape, process_mode):

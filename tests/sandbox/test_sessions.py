@@ -58,8 +58,8 @@ async def test_hanging_up_without_ending_is_not_waited_for(zoo):
 async def test_an_unknown_entry_is_refused(zoo):
     session = await open_session("session_zoo:no_such_function", limits=LIMITS)
     assert await session.receive() is None
-    ending = await session.end(5.0)
-    assert ending.status == "refused" and "no_such_function" in ending.reason
+    with pytest.raises(sandbox.SandboxFailure, match="no_such_function"):
+        await session.end(5.0)
 
 
 async def test_many_sessions_at_once_without_threads(zoo):

@@ -219,9 +219,20 @@ def test_other_kinds_are_refused_by_name_before_anything_runs(monkeypatch):
 
 
 def test_a_failing_sandbox_is_no_verdict(monkeypatch):
-    monkeypatch.setattr(code_grader, "run_python", lambda *a, **k: sandbox.Result("", "no process", "refused"))
+    def fail(*_args, **_options):
+        raise sandbox.SandboxFailure("no process")
+
+    monkeypatch.setattr(code_grader, "run_python", fail)
     with pytest.raises(sandbox.SandboxFailure, match="no process"):
         judge("print(1)", [stdin_test("", "1")])
+
+
+def test_a_program_that_the_sandbox_ended_has_failed_its_test(monkeypatch):
+    """Else a solution could make its verdict void, which counts for nothing."""
+    ended = sandbox.Result("", "PermissionError: no", "refused", 1)
+    monkeypatch.setattr(code_grader, "run_python", lambda *a, **k: ended)
+    (result,) = judge("import os\nos.fork()", [stdin_test("", "1")]).per_test
+    assert (result.status, result.detail) == ("refused", "PermissionError: no")
 
 
 def test_first_failure_stops_if_asked():
