@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 from metaagent_x.mas import script as scripts
+from metaagent_x.mas.dialects import workflow
 from metaagent_x.mas.language import NAMES, ROLES, Language
 from metaagent_x.mas.prompts import FULL
 from metaagent_x.mas.script import Script
@@ -82,7 +83,8 @@ def lint(script: Script) -> list[Problem]:
         bound = _bound_names(tree)
         problems = [*_unknown_names(code, ALLOWED), *_forbidden(tree, bound), *_misused(tree, bound)]
     elif not any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree)):
-        problems = _unknown_names(code, ALLOWED | frozenset(dir(builtins)))
+        given = frozenset((*dir(builtins), *workflow.GIVEN))
+        problems = [*_unknown_names(code, ALLOWED | given), *_unknown_imports(tree)]
     return sorted(set(problems), key=lambda p: (p.line, p.word))
 
 
@@ -120,6 +122,17 @@ def _unknown_names(code: types.CodeType, allowed: frozenset[str]) -> Iterator[Pr
             if step.opname in READS and step.argval not in known:
                 line = step.positions.lineno if step.positions else None
                 yield Problem(line or inner.co_firstlineno, step.argval, _unknown(step.argval, known))
+
+
+def _unknown_imports(tree: ast.Module) -> Iterator[Problem]:
+    """Modules and names that the workflow package has not."""
+    known = {*workflow.EXPORTS, *NAMES, *workflow.MODULES}
+    imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    for node in filter(scripts.is_workflow_import, imports):
+        module = node.module if isinstance(node, ast.ImportFrom) else None
+        words = [a.name for a in node.names if f"{module}.{a.name}" not in known]
+        words = [module] if module is not None and module not in known else words
+        yield from (Problem(node.lineno, word, _unknown(word, known)) for word in words if word not in known)
 
 
 def _scopes(code: types.CodeType) -> Iterator[types.CodeType]:
