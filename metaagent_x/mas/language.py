@@ -61,16 +61,16 @@ class Language:
         return Agent(self, str(name), self.prompts.own_role(str(role), self.kind), memory)
 
     def reflect(self, agent: Callable, critic: Callable | None = None, rounds: int = 2) -> Callable[..., str]:
-        return Reflect(self, _callable(agent), critic, _rounds(rounds))
+        return Reflect(self, _callable(agent), _optional(critic), _rounds(rounds))
 
     def ensemble(self, agents: Sequence[Callable], judge: Callable | None = None) -> Callable[..., str]:
-        return Ensemble(self, _agents(agents), judge)
+        return Ensemble(self, _agents(agents), _optional(judge))
 
     def debate(self, agents: Sequence[Callable], judge: Callable | None = None, rounds: int = 2) -> Callable[..., str]:
-        return Debate(self, _agents(agents), judge, _rounds(rounds))
+        return Debate(self, _agents(agents), _optional(judge), _rounds(rounds))
 
     def solve_and_test(self, agent: Callable, tester: Callable | None = None, rounds: int = 3) -> Callable[..., str]:
-        return SolveAndTest(self, _callable(agent), tester, _rounds(rounds))
+        return SolveAndTest(self, _callable(agent), _optional(tester), _rounds(rounds))
 
     def together(self, agents: Callable | Sequence[Callable], messages: str | Sequence[str]) -> list[str]:
         members = [_callable(agents)] if callable(agents) else _agents(agents)
@@ -204,6 +204,10 @@ def _callable(member: Any) -> Callable:
     if not callable(member):
         raise TypeError(f"an agent or structure is needed here, got {type(member).__name__} {str(member)[:40]!r}")
     return member
+
+
+def _optional(member: Any) -> Callable | None:
+    return None if member is None else _callable(member)
 
 
 def _agents(members: Any) -> list[Callable]:

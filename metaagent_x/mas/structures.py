@@ -45,9 +45,14 @@ class Structure(abc.ABC):
     def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
         """Plays the pattern on a task; `open_branch(i)` starts its branch number i. Returns the final text."""
 
-    def step(self, branch: Branch, member: Callable, message: str, sources: Sources) -> str:
+    def step(self, branch: Branch, member: Callable, message: str, sources: Sources | None = None) -> str:
         """One use of a member inside a branch; `sources` are the completions that the message passes on."""
-        return self.language.within(branch, member, message, sources)
+        return _checked(member, self.language.within(branch, member, message, sources))
+
+    def at_once(self, members: list[Callable], messages: list[str], branches: list[Branch]) -> list[str]:
+        """One use of each member, in branches of their own."""
+        texts = self.language.parallel(members, messages, branches)
+        return [_checked(member, text) for member, text in zip(members, texts, strict=True)]
 
     def settle(self, task: str, texts: list[str], judge: Callable | None, branch: Branch) -> str:
         """One text out of several: by vote, or by the judge where they differ."""
@@ -65,7 +70,7 @@ class Reflect(Structure):
 
     def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
         branch, brief = open_branch(0), self.language.brief
-        draft = self.language.within(branch, self.agent, task)
+        draft = self.step(branch, self.agent, task)
         for _ in range(self.rounds):
             shown = brief(draft)
             ask = self.prompts.critic(task, shown, own=self.critic is self.agent)
@@ -84,7 +89,7 @@ class Ensemble(Structure):
 
     def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
         n = len(self.agents)
-        texts = self.language.parallel(self.agents, [task] * n, [open_branch(i) for i in range(n)])
+        texts = self.at_once(self.agents, [task] * n, [open_branch(i) for i in range(n)])
         return self.settle(task, texts, self.judge, open_branch(n))
 
 
@@ -96,7 +101,7 @@ class Debate(Structure):
     def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
         n = len(self.agents)
         branches = [open_branch(i) for i in range(n)]
-        texts = self.language.parallel(self.agents, [task] * n, branches)
+        texts = self.at_once(self.agents, [task] * n, branches)
         for _ in range(self.rounds - 1):
             shown = [self.language.brief(t) for t in texts]
             asks = []
@@ -104,7 +109,7 @@ class Debate(Structure):
                 branches[i].sources = _sources(texts, "pass")
                 others = [t for j, t in enumerate(shown) if j != i]
                 asks.append(self.prompts.debate(task, shown[i], others, _remembers(member)))
-            texts = self.language.parallel(self.agents, asks, branches)
+            texts = self.at_once(self.agents, asks, branches)
         return self.settle(task, texts, self.judge, open_branch(n))
 
 
@@ -115,7 +120,7 @@ class SolveAndTest(Structure):
 
     def run(self, task: str, open_branch: Callable[[int], Branch]) -> str:
         branch, language = open_branch(0), self.language
-        text = language.within(branch, self.agent, task)
+        text = self.step(branch, self.agent, task)
         for _ in range(self.rounds - 1):
             language.local.branch, before = branch, language.branch
             try:
@@ -132,6 +137,14 @@ class SolveAndTest(Structure):
             sources = _sources([text], "tests") + _sources([advice], "pass")
             text = self.step(branch, self.agent, ask, sources)
         return text
+
+
+def _checked(member: Callable, text: Any) -> str:
+    """What a member gave. A function of the script may have forgotten to return, or return an agent."""
+    if not isinstance(text, str):
+        name = getattr(member, "__name__", type(member).__name__)
+        raise TypeError(f"{name}, a member of a structure, gave {type(text).__name__}; it must give a text")
+    return text
 
 
 def memories_of(member: Any) -> set[str]:
