@@ -107,9 +107,7 @@ class Session:
         if ending["killed"] == "host":
             return Ending("ok", "ended by the host")
         status = status_of(ending, self._limits)
-        return Ending(
-            status, f"{status}: the process ended with exit code {ending['exit']} after {ending['cpu_s']:.1f} CPU s"
-        )
+        return Ending(status, f"{status}: exit code {ending['exit']} after {ending['cpu_s']:.1f} CPU s")
 
 
 async def open_session(entry: str, *, limits: Limits) -> Session:

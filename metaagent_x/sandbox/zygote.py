@@ -3,11 +3,11 @@
 It owns no policy: the host sends a job (one JSON datagram plus file descriptors), the zygote forks, applies the limits
 and the containment, watches the clock, kills, reaps and reports. Everything that the child can touch is decided here.
 
-What holds for a child in every mode: own process and process group, in the zygote's session; CPU, memory, file-size, open-file and
-core limits; no environment; a private folder as working directory; every inherited descriptor closed but those of the
-job; SIGKILL at the wall limit; at the end its whole group is killed, and whatever it left behind is hunted down among
-the zygote's adopted children (Linux subreaper). While it runs, its threads and the files in its folder are counted, and
-a run that computes for long gives way to all others.
+What holds for a child in every mode: own process and process group; CPU, memory, file-size, open-file and core limits;
+no environment; a private folder as working directory; every inherited descriptor closed but those of the job; SIGKILL
+at the wall limit; at the end its whole group is killed, and whatever it left behind is hunted down among the zygote's
+adopted children (Linux subreaper). While it runs, its threads, the files in its folder and what it writes are watched
+(`watch.py`). All runs give way to the host, and those that compute for long to all others.
 
 In mode "strict" the kernel contains it besides (`containment.py`): no network, no new process, no signal to others, no
 file but Python's library and its own folder. Mode "process" does without: such a child can do what the user can.
@@ -33,7 +33,8 @@ from typing import Any
 
 from metaagent_x.sandbox import program
 from metaagent_x.sandbox.containment import EFFECTS, Containment
-from metaagent_x.sandbox.folders import is_full, remove
+from metaagent_x.sandbox.folders import remove
+from metaagent_x.sandbox.watch import LINUX, NICE, Run
 
 # Imported before the first fork, so that no program pays for them again.
 PRELOAD = (
@@ -50,26 +51,6 @@ MESSAGE_BYTES = 1 << 16
 OPEN_FILES = 64
 SPARE_BYTES = 16 << 20  # freed when memory runs out, so that the child can still say so
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-NICE, NICE_BUSY = 10, 19  # of a run, and of one that computes for long: the host comes first, then what is soon done
-BUSY_S = 0.03  # CPU seconds of a run that computes for long; a script that only asks agents needs a tenth
-LOOK_S, LOOK_IDLE_S = 0.05, 0.4  # between two looks at a run, for what the kernel has no limit for; when it does little
-MAX_THREADS = 600
-MAX_FILES, MAX_FOLDER_BYTES = 1000, 64 << 20
-MAX_WRITTEN_BYTES = 256 << 20  # ever: a file can be removed and still be there, held open or mapped
-MAX_STARVED = 4.0  # time without a core does not count against the wall limit, up to so many times the limit
-LINUX = sys.platform == "linux"
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-class _Run:
-    """One child: its pid, its folder, the socket on which the host waits, the moment it must be gone."""
-
-    def __init__(self, pid: int, folder: str, report: socket.socket, wall_s: float):
-        self.pid, self.folder, self.report, self.wall_s = pid, folder, report, wall_s
-        self.start = time.monotonic()
-        self.deadline = self.start + wall_s
-        self.killed = ""
-        self.look_at, self.pause, self.cpu_s, self.busy = self.start + LOOK_S, LOOK_S, 0.0, False
 
 
 class Zygote:
@@ -77,8 +58,8 @@ class Zygote:
 
     def __init__(self, control: socket.socket, folder: str, containment: Containment | None):
         self.control, self.folder, self.containment = control, folder, containment
-        self.runs: dict[int, _Run] = {}
-        self.by_report: dict[int, _Run] = {}
+        self.runs: dict[int, Run] = {}
+        self.by_report: dict[int, Run] = {}
         self.pid, self.host = os.getpid(), os.getppid()
         self.children = f"/proc/self/task/{self.pid}/children"
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -112,10 +93,8 @@ class Zygote:
                     self.poll.unregister(fd)
             now = time.monotonic()
             for run in self.runs.values():
-                if now >= run.deadline and not run.killed and not _starved(run, now):
-                    self._kill(run, "wall")
-                if now >= run.look_at and not run.killed:
-                    self._look(run, now)
+                if not run.killed and now >= run.due and (reason := run.look(now)):
+                    self._kill(run, reason)
             self._reap()
         for run in self.runs.values():
             self._kill(run, "host")
@@ -127,7 +106,7 @@ class Zygote:
         remove(self.folder)
 
     def _timeout_ms(self) -> int | None:
-        waiting = [min(run.deadline, run.look_at) for run in self.runs.values() if not run.killed]
+        waiting = [run.due for run in self.runs.values() if not run.killed]
         if not waiting:
             return None if LINUX else 1000  # to see whether the host is there
         return max(0, math.ceil((min(waiting) - time.monotonic()) * 1000))
@@ -151,7 +130,7 @@ class Zygote:
         else:
             if pid == 0:
                 self._child(job, fds, report)
-            run = _Run(pid, job["folder"], report, job["wall_s"])
+            run = Run(pid, job["folder"], report, job["wall_s"])
             self.runs[pid] = self.by_report[report.fileno()] = run
             self.poll.register(report.fileno(), select.POLLIN)
         for fd in fds:
@@ -162,72 +141,44 @@ class Zygote:
         """Everything after the fork; never returns."""
         code = 70
         try:
-            try:
-                self._enter(job, fds, report)
-            except BaseException as problem:
-                report.send(_line({"refused": f"{type(problem).__name__}: {problem}"}))
-                raise
+            self._enter(job, fds, report.detach())
             code = job["function"](3) if "function" in job else program.run(3)
         finally:
             os._exit(code)
 
-    def _enter(self, job: dict[str, Any], fds: list[int], report: socket.socket) -> None:
-        """Makes this process the child of that job. The report is the last thing let go of."""
-        os.setpgid(0, 0)
-        os.setpriority(os.PRIO_PROCESS, 0, NICE)
-        if LINUX:
-            self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != self.pid:
-            os._exit(70)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.chdir(job["folder"])
-        os.environ.clear()
-        sys.argv = ["main.py"]
-        if self.containment is not None:
-            self.containment.restrict_files(job["folder"])
-        last = 3 + len(fds)
-        _arrange_fds([*fds, report.detach()])
-        kept = socket.socket(fileno=last)
+    def _enter(self, job: dict[str, Any], fds: list[int], report: int) -> None:
+        """Makes this process the child of that job. What fails is reported: then its program has not run."""
         try:
+            os.setpgid(0, 0)
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
+            if LINUX:
+                self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != self.pid:
+                os._exit(70)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.chdir(job["folder"])
+            os.environ.clear()
+            sys.argv = ["main.py"]
+            if self.containment is not None:
+                self.containment.restrict_files(job["folder"])
+            report = _arrange_fds([*fds, report])
             _set_limits(job, self.base_bytes)
             if self.containment is not None:
                 self.containment.restrict_calls()
         except BaseException as problem:
-            kept.send(_line({"refused": f"{type(problem).__name__}: {problem}"}))
-            os._exit(70)
-        kept.close()
+            os.write(report, _line({"refused": f"{type(problem).__name__}: {problem}"}))
+            raise
+        os.close(report)
 
-    def _look(self, run: _Run, now: float) -> None:
-        """Ends a run that floods its folder or makes threads without end; makes a busy one give way."""
-        try:
-            with open(f"/proc/{run.pid}/stat", "rb") as file:  # bytes: the name in it is the program's choice
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            fields = [b"0"] * 18  # ended, or no /proc
-        cpu_s = (int(fields[11]) + int(fields[12])) / TICKS
-        idle = cpu_s == run.cpu_s
-        run.pause = min(2 * run.pause, LOOK_IDLE_S) if idle else LOOK_S
-        run.look_at, run.cpu_s = now + run.pause, cpu_s
-        if idle and LINUX:
-            return
-        if int(fields[17]) > MAX_THREADS:
-            self._kill(run, "threads")
-        elif is_full(run.folder, MAX_FILES, MAX_FOLDER_BYTES) or _written(run.pid) > MAX_WRITTEN_BYTES:
-            self._kill(run, "output")
-        elif not run.busy and cpu_s > BUSY_S:
-            run.busy = True
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PGRP, run.pid, NICE_BUSY)
-
-    def _kill(self, run: _Run, why: str) -> None:
+    def _kill(self, run: Run, why: str) -> None:
         if not run.killed:
             run.killed = why
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
-            # The child may not have reached setsid yet; its pid is ours until it is reaped.
+            # The child may not have its group yet; its pid is ours until it is reaped.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(run.pid, signal.SIGKILL)
 
@@ -276,13 +227,14 @@ def _next_dead() -> int | None:
     return None if info is None else info.si_pid
 
 
-def _arrange_fds(fds: list[int]) -> None:
-    """The job's descriptors become 3, 4, ...; 0, 1 and 2 are the null device; everything else is closed."""
+def _arrange_fds(fds: list[int]) -> int:
+    """The descriptors become 3, 4, ...; 0, 1 and 2 are the null device; everything else is closed. Returns the last."""
     os.dup2(1, 2)  # the zygote's own standard error is ours
     copies = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]  # out of the way of the targets, none overwritten
     for i, fd in enumerate(copies):
         os.dup2(fd, 3 + i)
     os.closerange(3 + len(fds), os.sysconf("SC_OPEN_MAX"))
+    return 2 + len(fds)
 
 
 def _set_limits(job: dict[str, Any], base_bytes: int | None) -> None:
@@ -301,26 +253,6 @@ def _set_limits(job: dict[str, Any], base_bytes: int | None) -> None:
     if base_bytes is not None:
         memory = base_bytes + (int(job["memory_mb"]) << 20)
         limit(resource.RLIMIT_AS, memory, memory + SPARE_BYTES)
-
-
-def _starved(run: _Run, now: float) -> bool:
-    """True if the run has waited for a core so long that its wall limit is not reached yet; sets the new deadline."""
-    try:
-        with open(f"/proc/{run.pid}/schedstat") as file:
-            waited = int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return False
-    run.deadline = run.start + run.wall_s + min(waited, MAX_STARVED * run.wall_s)
-    return now < run.deadline
-
-
-def _written(pid: int) -> int:
-    """Bytes that a process has ever written."""
-    try:
-        with open(f"/proc/{pid}/io", "rb") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith(b"wchar"))
-    except OSError:
-        return 0
 
 
 def main(control_fd: int, folder: str, mode: str) -> None:
