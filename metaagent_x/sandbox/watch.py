@@ -12,8 +12,8 @@ from metaagent_x.sandbox.folders import is_full
 
 LINUX = sys.platform == "linux"
 NICE, NICE_BUSY = 10, 19  # of a run, and of one that computes for long: the host comes first, then what is soon done
-BUSY_S = 0.03  # CPU seconds of a run that computes for long; a script that only asks agents needs a tenth
-LOOK_S, LOOK_IDLE_S = 0.05, 0.4  # seconds between two looks at a run; at one that does little
+BUSY_S = 0.02  # CPU seconds of a run that computes for long; a script that only asks agents needs a fifth
+FIRST_LOOK_S, LOOK_S, LOOK_IDLE_S = 0.02, 0.05, 0.4  # seconds between two looks at a run; at one that does little
 MAX_THREADS = 600
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 64 << 20
 MAX_WRITTEN_BYTES = 256 << 20  # ever: a file can be removed and still be there, held open or mapped
@@ -27,14 +27,15 @@ class Run:
 
     Attributes:
       pid, folder: its own. report: the socket on which the host waits. killed: why, once it was.
+      session: True for a script, which should not compute but ask.
       due: when to `look` again, in seconds of `time.monotonic`.
     """
 
-    def __init__(self, pid: int, folder: str, report: socket.socket, wall_s: float):
-        self.pid, self.folder, self.report, self.killed = pid, folder, report, ""
+    def __init__(self, pid: int, folder: str, report: socket.socket, wall_s: float, session: bool):
+        self.pid, self.folder, self.report, self.session, self.killed = pid, folder, report, session, ""
         self.wall_s, self.start = wall_s, time.monotonic()
         self.deadline = self.start + wall_s
-        self.cpu_s, self.busy, self.pause, self.next_look = 0.0, False, LOOK_S, self.start + LOOK_S
+        self.cpu_s, self.busy, self.pause, self.next_look = 0.0, False, FIRST_LOOK_S, self.start + FIRST_LOOK_S
 
     @property
     def due(self) -> float:
@@ -56,11 +57,23 @@ class Run:
             return "threads"
         if is_full(self.folder, MAX_FILES, MAX_FOLDER_BYTES) or self._written() > MAX_WRITTEN_BYTES:
             return "output"
-        if cpu_s > BUSY_S and not self.busy:
+        if cpu_s >= BUSY_S and not self.busy:
             self.busy = True
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PGRP, self.pid, NICE_BUSY)  # all its threads
+            self._give_way()
         return ""
+
+    def _give_way(self) -> None:
+        """A program runs after all others; a script only while nobody else wants the core, and is put off it at once.
+
+        The latter is what keeps the others quick: at any niceness a busy process is left on its core for some
+        milliseconds before one that was woken gets it.
+        """
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PGRP, self.pid, NICE_BUSY)  # all its threads
+        if self.session and LINUX:
+            with contextlib.suppress(OSError):
+                for thread in os.listdir(f"/proc/{self.pid}/task"):
+                    os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
 
     def _starved(self, now: float) -> bool:
         """True if it has waited for a core so long that its wall limit is not reached yet; moves the deadline."""

@@ -130,7 +130,7 @@ class Zygote:
         else:
             if pid == 0:
                 self._child(job, fds, report)
-            run = Run(pid, job["folder"], report, job["wall_s"])
+            run = Run(pid, job["folder"], report, job["wall_s"], "entry" in job)
             self.runs[pid] = self.by_report[report.fileno()] = run
             self.poll.register(report.fileno(), select.POLLIN)
         for fd in fds:
