@@ -39,6 +39,8 @@ class Language:
     @property
     def branch(self) -> Branch:
         if not hasattr(self.local, "branch"):
+            if threading.current_thread() is not threading.main_thread():
+                raise RuntimeError("agents and tools cannot be used in threads of the script's own; together(...) can")
             self.local.branch = Branch()
         return self.local.branch
 
@@ -99,6 +101,7 @@ class Language:
         results: list[Any] = [None] * len(members)
 
         def work(i: int) -> None:
+            self.local.branch = branches[i]
             try:
                 results[i] = (True, self.within(branches[i], members[i], texts[i]))
             except BaseException as problem:

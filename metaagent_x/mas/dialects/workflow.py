@@ -53,9 +53,10 @@ GIVEN = ("question", "ai_client", "__file__")  # besides our own names, what a s
 def play(language: Language) -> dict[str, Any]:
     """Begins the script of this process: makes the package importable. Returns the names that the script finds."""
     PLAY.language = language
+    names = {**language.names(), **EXPORTS, "__all__": list(EXPORTS), "__path__": []}
     for path in MODULES:
         module = types.ModuleType(path)
-        module.__dict__.update(language.names() | EXPORTS, __path__=[], __all__=list(EXPORTS))
+        module.__dict__.update(names)
         sys.modules[path] = module
         parent, _, name = path.rpartition(".")
         if parent:

@@ -245,3 +245,22 @@ async def test_environments_and_functions_of_the_package():
     )
     got, _ = await value(expression, before)
     assert got == repr(("2 characters written to a", "bc", "9", "The program printed nothing."))
+
+
+async def test_threads_of_a_script_may_compute_but_use_no_agent_or_program():
+    setup = """
+from concurrent.futures import ThreadPoolExecutor
+def add(x):
+    with ThreadPoolExecutor(2) as pool:
+        return sum(pool.map(int, [x, 1]))
+def run_many(code):
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(python_execute, [code, code]))
+registry.register(add)
+registry.register(run_many)
+"""
+    host = Host(in_turn(CALL % ("add", '{"x": 6}'), CALL % ("run_many", '{"code": "print(1)"}'), SEVEN))
+    e = await host.run(AGENT % (setup, 3))
+    assert host.requests[1].messages == ("Result of add:\n7",)
+    assert "threads of the script's own" in host.requests[2].messages[0] and not e.tools
+    assert (e.status, e.answer) == ("ok", SEVEN)
