@@ -299,10 +299,10 @@ class _Run:
         if self.stopped:
             e.flags.add(f"budget_{self.stopped}")
         if status in ("ok", "budget"):
-            if answer is None:
+            if not (answer or "").strip():
                 e.flags.add("answer_unset")
                 answer = self._last_text()
-            e.answer = answer
+            e.answer = answer or ""
             if not from_agents(self.task, e):
                 e.flags.add("answer_not_from_agents")
             if whispered(self.task, e):

@@ -224,6 +224,10 @@ async def test_answer_of_and_code_of():
     ("print('before')\n1/0", "", "error: ZeroDivisionError: division by zero (line 2)\noutput so far:\nbefore\n"),
     (program("print(3)"), "", "3\n"),
     ("import sys; sys.exit(4)", "", "error: exit code 4"),
+    ("print(input())", "", "error: EOFError: EOF when reading a line (line 1)"),
+    ("import sys\nprint(len(sys.stdin.read()))", "", "0\n"),
+    ("exit()", "", ""),
+    ("print(1)\nraise SystemExit('bye')", "", "error: bye\noutput so far:\n1\n"),
 ])  # fmt: skip
 async def test_run_python(code, stdin, start):
     host = Host(lambda r: "x")
@@ -260,6 +264,15 @@ async def test_a_program_that_the_sandbox_ended_is_told_to_the_script(monkeypatc
     assert e.status == "ok" and [t.status for t in e.tools] == ["refused", "error"]
     assert e.tools[0].output == f"error: PermissionError: no: {REFUSED}\noutput so far:\nso far"
     assert e.tools[1].output.count(f"error: PermissionError: no: {REFUSED}") == 2
+
+
+@pytest.mark.fault("B030")
+async def test_programs_that_run_at_once_see_their_own_files_only():
+    """lsdefine/GenericAgent#665: files named by the second were those of another run."""
+    code = "import os\nassert not os.path.exists('x')\nopen('x', 'w').write('NUMBER')\nprint(open('x').read())"
+    programs = f"[{code!r}.replace('NUMBER', str(i)) for i in range(12)]"
+    e = await Host(lambda r: "x").run(f"solver()(' '.join(together(run_python, {programs})))")
+    assert e.status == "ok" and e.calls[0].messages == (" ".join(f"{i}\n" for i in range(12)),)
 
 
 async def test_long_tool_output_keeps_head_and_tail():
@@ -363,16 +376,28 @@ async def test_a_rebound_task_changes_nothing_about_the_question():
 
 
 @pytest.mark.fault("B029")
-async def test_script_scope_is_one_dict():
-    """langchain-ai/langchain#5035: NameError in recursion and comprehensions."""
+@pytest.mark.parametrize("source,value", [
+    ("k = 3\nxs = [k * i for i in range(3)]", "xs"),
+    ("def f(n): return 1 if n == 0 else n * f(n - 1)\nxs = [f(i) for i in range(4)]", "xs"),
+    ("even = lambda n: n == 0 or odd(n - 1)\nodd = lambda n: n > 0 and even(n - 1)", "even(6)"),
+    ("k = 2\ndef outer():\n    def inner(n): return n * k if n < 3 else inner(n - 1)\n    return inner(9)", "outer()"),
+    ("k = [1, 2]\nclass A:\n    xs = k\n    def f(self): return [x for x in k if x in A.xs]", "A().f()"),
+    ("n = 0\ndef add():\n    global n\n    n += 1\nfor _ in 'ab': add()", "n"),
+    ("xs = [1]\nys = {x: [x + y for y in xs] for x in xs}", "ys"),
+    ("def helper(): return kind\ndef g(): return [helper() for _ in task[:2]]", "g()"),
+])  # fmt: skip
+async def test_script_and_program_have_one_scope(source, value):
+    """langchain-ai/langchain#5035, bojieli/ai-agent-book#85: NameError in recursion and comprehensions."""
+    scope: dict = {"task": MATH.prompt, "kind": MATH.kind}
+    exec(source, scope)
+    wanted = repr(eval(value, scope))
+    given = f"task, kind = {MATH.prompt!r}, {MATH.kind!r}\n"
     host = Host(lambda r: RIGHT)
-    e = await host.run("""
-k = 3
-def f(n): return 1 if n == 0 else n * f(n - 1)
-xs = [k * i for i in range(3)]
-answer = together([lambda t, i=i: solver()(t + str(xs) + str(f(4))) for i in range(2)], task)[0]
-""")
-    assert e.status == "ok" and host.requests[0].messages == (MATH.prompt + "[0, 3, 6]24",)
+    branch = f"together([lambda t: solver()(t + repr({value}))] * 2, 'in a branch: ')"
+    ran = f"solver()(run_python({given + source + chr(10) + f'print(repr({value}))'!r}))"
+    e = await host.run(f"{source}\nsolver()(repr({value}))\n{branch}\n{ran}")
+    assert e.status == "ok", e.reason
+    assert [r.messages[0] for r in host.requests] == [wanted, *["in a branch: " + wanted] * 2, wanted + "\n"]
 
 
 @pytest.mark.fault("B040")

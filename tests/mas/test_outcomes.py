@@ -8,7 +8,7 @@ import pytest
 from mas_host import MATH, Host
 
 from metaagent_x import sandbox
-from metaagent_x.mas import Budget, run_script, runner
+from metaagent_x.mas import Budget, run_script, runner, tools
 from metaagent_x.sandbox import client
 from metaagent_x.tasks.task import Task
 
@@ -43,6 +43,63 @@ async def test_a_used_up_budget_ends_the_script_and_what_there_is_counts(script,
     assert (e.answer == RIGHT) == (calls > 0) and flag.removeprefix("budget_") in e.reason
 
 
+DEEP = "s = solver()\nfor _ in range({n}): s = ensemble([s, solver()])\nanswer = s(task)"
+
+
+@pytest.mark.parametrize("script,allowed", [
+    (DEEP.format(n=2), True), (DEEP.format(n=3), False),
+    ("answer = together([solver(), reflect(solver(), critic())], task)[0]", True),
+    ("answer = together([reflect(reflect(solver())), solver()], task)[1]", False),
+    ("f = lambda t: together(solver(), [t, t])[0]\ndef g(t): return together([f, f], t)[0]\nanswer = g(task)", True),
+    ("f = lambda t: together(solver(), [t, t])[0]\nanswer = debate([reflect(f), solver()])(task)", False),
+])  # fmt: skip
+async def test_depth_counts_structures_around_a_call_in_any_branch(script, allowed):
+    e = await Host(lambda r: RIGHT).run(script, budget=Budget(depth=2))
+    assert e.status == ("ok" if allowed else "budget") and ("budget_depth" in e.flags) != allowed
+    assert max(c.path.count(".") for c in e.calls) <= 4
+
+
+PLACES = (
+    "answer = {f}(task)", "answer = ensemble([solver(), {f}])(task)", "together([{f}] * 3, task)",
+    "answer = reflect(ensemble([{f}, solver()]), critic())(task)", "answer = debate([{f}, {f}])",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("cost,status", [
+    ("[solver()(t) for _ in iter(int, 1)]", "budget"),
+    ("[run_python('print(1)') for _ in iter(int, 1)]", "budget"),
+    ("[run_tests('print(1)') for _ in iter(int, 1)]", "budget"),
+    ("agent('slow', '')(t)", "wall"),
+    ("sum(0 for _ in iter(int, 1))", "cpu"),
+    ("' ' * 10**10", "memory"),
+    ("1 / 0", "crash"),
+])  # fmt: skip
+async def test_every_limit_holds_in_branches_and_nested_structures(where, cost, status):
+    """Whatever ends it, the calls that were finished are kept, and nothing is left running."""
+    wall_s = 1.0 if status == "wall" else 60.0
+    budget = Budget(calls=7, tokens=100, tool_runs=6, wall_s=wall_s, cpu_s=1, memory_mb=100)
+    host = Host(lambda r: RIGHT, delay=lambda r: 60.0 if r.agent == "slow" else 0.0)
+    e = await host.run("first = solver()(task)\n" + where.format(f="(lambda t: " + cost + ")"), budget=budget)
+    assert e.status == status, e.reason
+    assert 1 <= len(e.calls) <= 7 and len(e.tools) <= 6 and e.calls[0].path == "0"
+    assert e.answer == (RIGHT if status == "budget" else "") and not running()
+
+
+@pytest.mark.parametrize("where", PLACES)
+async def test_the_wall_limit_does_not_wait_for_a_program_that_sleeps(where, monkeypatch):
+    """The program itself ends at its own limit: it is of no use to anybody, and harms nobody."""
+    monkeypatch.setattr(tools, "LIMITS", sandbox.Limits(cpu_s=1, wall_s=2.0))
+    sleep = "(lambda t: run_python('import time\\ntime.sleep(60)'))"
+    e = await Host(lambda r: RIGHT).run("solver()(task)\n" + where.format(f=sleep), budget=Budget(wall_s=1.0))
+    assert (e.status, e.tools, e.answer) == ("wall", [], "") and e.calls
+    for _ in range(400):
+        if not running():
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("a program outlived its own limit")
+
+
 @pytest.mark.parametrize("per_call,cap,calls", [(10, 25, 3), (10, 20, 2), (1, 3, 3)])
 async def test_the_token_budget_counts_every_sampled_token(per_call, cap, calls):
     host = Host(lambda r: RIGHT, tokens=per_call)
@@ -71,10 +128,7 @@ async def test_which_calls_a_budget_turns_away_does_not_depend_on_who_is_quick()
         assert [c.path for c in e.calls] == [f"0.{i}.0" for i in range(5)]
 
 
-@pytest.mark.fault("B038")
-async def test_an_endless_agreement_loop_ends_at_the_call_budget():
-    """microsoft/autogen#108: agents exchange thanks until the credit is gone."""
-    script = """
+AGREE = """
 draft = solver()(task)
 while True:
     review = critic()(draft)
@@ -82,10 +136,26 @@ while True:
         break
     draft = solver()(task + draft + review)
 """
-    host = Host(lambda r: "looks good but improve" if r.agent == "critic" else f"\\boxed{{{r.path}}}", tokens=7)
-    e = await host.run(script, budget=Budget(calls=8, tokens=1000))
-    assert e.status == "budget" and e.flags == {"budget_calls", "answer_unset"}
-    assert e.answer == "\\boxed{6}" and sum(len(c.completion_ids) for c in e.calls) <= 1000
+SHARED = """
+def pair(text):
+    a, b = agent("solver", "", memory=True), agent("critic", "", memory=True)
+    while True:
+        text = b(a(text))
+together([pair, pair], task)
+"""
+
+
+@pytest.mark.fault("B038")
+@pytest.mark.parametrize("script", [AGREE, "answer = ''\n" + AGREE, SHARED], ids=["loop", "empty answer", "two pairs"])
+@pytest.mark.parametrize("review", ["looks good but improve", "", " \n", "thanks!"])
+@pytest.mark.parametrize("budget,flag", [(Budget(calls=8), "budget_calls"), (Budget(tokens=50), "budget_tokens")])
+async def test_an_endless_agreement_loop_ends_at_a_budget_with_the_best_text_so_far(script, review, budget, flag):
+    """microsoft/autogen#108, #7409: agents exchange blanks or thanks until the credit is gone."""
+    host = Host(lambda r: review if r.agent == "critic" else f"\\boxed{{{r.path}}}", tokens=7)
+    e = await host.run(script, budget=budget)
+    assert e.status == "budget" and e.flags == {flag, "answer_unset"}
+    last = [c for c in e.calls if c.agent == "solver"][-1]
+    assert e.answer == last.text and len(e.calls) == 8 and sum(len(c.completion_ids) for c in e.calls) <= 56
 
 
 @pytest.mark.parametrize("script,status,words,calls", [
@@ -131,6 +201,10 @@ async def test_a_crash_before_the_first_call_has_no_calls_of_an_earlier_run(tmp_
     ("answer = solver()(task)\nexit()", RIGHT),
     ("solver()(task)\nraise SystemExit(0)", RIGHT),
     ("exit()", ""),
+    ("solver()(task)\nquit('done')", RIGHT),
+    ("def f(t):\n    exit()\nsolver()(task)\nensemble([f, solver()])(task)", RIGHT),
+    ("def main(task):\n    draft = solver()(task)\n    raise SystemExit(1)\n    return draft", RIGHT),
+    ("try:\n    answer = solver()(task)\nfinally:\n    exit()", RIGHT),
 ])  # fmt: skip
 async def test_exit_ends_the_script_and_not_the_host(script, answer):
     """cuga-project/cuga-agent#629: exit() in generated code ended the evaluation."""
