@@ -108,19 +108,21 @@ class _Graph:
         return False
 
     def _is_repair(self, path: str) -> bool:
-        """True if the call knew a program that `run_tests` had run; or wrote one after it was shown a program that
-        `run_python` had run, or the words of an agent with that tool."""
+        """True if the call knew a program that `run_tests` had run; or wrote one after `run_python` had run one that it
+        was shown, or after its author or a reviewer had used that tool."""
         sources = self.edges[path]
         if any(how == "tests" or self._program(source) in self.tested for source, how in sources.items()):
             return True
-        tried = any(how != "turn" and self._tried(source) for source, how in sources.items())
+        shown = [source for source, how in sources.items() if how != "turn"]
+        ran = {code_key(run.program) for run in self.runs}
+        tried = any(self._program(source) in ran or self._used_tool(source) for source in shown)
+        tried = tried or (self._used_tool(path) and any(map(self._program, shown)))
         return tried and self._program(path) is not None
 
-    def _tried(self, path: str) -> bool:
-        """True if the program in a text was run, or its author ran one between its turns."""
-        first = order(min(self._turns(path), key=order, default=path))
-        between = any(first < order(run.path) < order(path) for run in self.runs)
-        return between or self._program(path) in {code_key(run.program) for run in self.runs}
+    def _used_tool(self, path: str) -> bool:
+        """True if something was run between the turns of this memory."""
+        turns = sorted(map(order, self._turns(path)))
+        return any(turns[0] < order(run.path) < order(path) for run in self.runs if turns)
 
     def _is_revision(self, path: str) -> bool:
         """True if the call was shown a review, and knew the text that the review is about, a version of its own."""
