@@ -74,7 +74,7 @@ def lint(script: Script) -> list[Problem]:
     native = not script.dialect
     problems: Iterable[Problem] = []
     try:
-        tree, code = _read(script, native)
+        tree, code = _read(script.text)
     except SyntaxError as problem:
         word = (problem.text or "").strip()[:60]
         way_out = "; set answer instead" if problem.msg.startswith("'return' outside") else ""
@@ -97,13 +97,12 @@ def own_imports(script: Script) -> int:
     return 0 if script.dialect else sum(map(scripts.is_own_import, nodes))
 
 
-def _read(script: Script, native: bool) -> tuple[ast.Module, types.CodeType]:
+def _read(text: str) -> tuple[ast.Module, types.CodeType]:
     """The syntax tree and the code, which knows every name's scope. Raises SyntaxError."""
-    tree = scripts.parse(script.text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return tree, scripts.compile_script(script.text) if native else compile(tree, scripts.FILE, "exec")
+            return scripts.parse(text), scripts.compile_script(text)
         except RecursionError as problem:
             raise SyntaxError("nested too deeply", (scripts.FILE, 1, 0, "")) from problem
 

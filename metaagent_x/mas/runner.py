@@ -88,6 +88,7 @@ class _Run:
         self.pending: set[asyncio.Task] = set()
         self.paths: set[str] = set()
         self.talking: set[str] = set()
+        self.tools_at_once = asyncio.Semaphore(tools.AT_ONCE)
         self.said_end: dict[str, Any] | None = None
         self.session: sandbox.Session
 
@@ -239,17 +240,21 @@ class _Run:
         return {"text": call.text}
 
     async def _python(self, path: str, code: str, stdin: str, _: Share) -> dict[str, Any]:
-        output, status = await _in_pool(tools.run_program, code, stdin)
+        output, status = await self._in_pool(tools.run_program, code, stdin)
         self.execution.tools.append(ToolRun(path, "run_python", code, stdin, output, status))
         return {"text": output, "status": status}
 
     async def _tests(self, path: str, code: str, _: Share) -> dict[str, Any]:
-        failures = await _in_pool(self.run_tests, self.task, code)
+        failures = await self._in_pool(self.run_tests, self.task, code)
         if failures == [tools.NO_PUBLIC_TESTS]:
             self.execution.flags.add("no_public_tests")
         status = "error" if failures else "ok"
         self.execution.tools.append(ToolRun(path, "run_tests", code, "", "\n\n".join(failures), status))
         return {"failures": failures}
+
+    async def _in_pool(self, function: Callable, *args: Any) -> Any:
+        async with self.tools_at_once:
+            return await asyncio.get_running_loop().run_in_executor(tools.POOL, functools.partial(function, *args))
 
     async def _brief(self, text: str) -> dict[str, Any]:
         return {"text": self.brief(text)}
@@ -314,7 +319,3 @@ class _Run:
         texts = [c.text for c in self.execution.calls]
         holding = [t for t in texts if tools.key_of(self.task.kind, t) is not None]
         return (holding or texts or [""])[-1]
-
-
-async def _in_pool(function: Callable, *args: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(tools.POOL, functools.partial(function, *args))

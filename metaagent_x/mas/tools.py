@@ -14,8 +14,8 @@ from metaagent_x.tasks.code import extract_code
 from metaagent_x.tasks.math import extract_answer
 from metaagent_x.tasks.task import Task
 
-# Wall limits are for programs that sleep; CPU time is what counts when many run at once.
-LIMITS = Limits(cpu_s=5.0, wall_s=20.0, memory_mb=512, output_bytes=1 << 20)
+# The wall limit is for programs that sleep: waiting for a core does not count (`sandbox/watch.py`).
+LIMITS = Limits(cpu_s=5.0, wall_s=10.0, memory_mb=512, output_bytes=1 << 20)
 SHOWN_CHARS = 4000
 BRIEF_CHARS = 4096
 SECTION_CHARS = 400
@@ -25,8 +25,10 @@ WORDS = {"cpu": "time limit exceeded", "wall": "time limit exceeded", "memory": 
          "output": "too much output", "threads": "too many threads", "crash": "the process crashed"}  # fmt: skip
 REFUSED = "a program has no network, no other processes and no files outside its own folder"
 
-# Threads only wait for contained processes; two processes a core keep the cores busy.
-POOL = concurrent.futures.ThreadPoolExecutor(2 * (os.cpu_count() or 1), thread_name_prefix="tools")
+# Threads only wait for contained processes. Two a core would keep the cores busy; there are more, and few for any one
+# execution, so that some executions whose programs sleep do not hold up the rest.
+POOL = concurrent.futures.ThreadPoolExecutor(max(24, 4 * (os.cpu_count() or 1)), thread_name_prefix="tools")
+AT_ONCE = 2
 
 
 def run_program(code: str, stdin: str) -> tuple[str, str]:

@@ -100,6 +100,31 @@ async def test_the_wall_limit_does_not_wait_for_a_program_that_sleeps(where, mon
     pytest.fail("a program outlived its own limit")
 
 
+@pytest.mark.fault("B041")
+async def test_programs_that_sleep_do_not_hold_up_those_of_other_executions(monkeypatch):
+    """google/adk-python#6353: one slow executor froze all sessions. Here 8 executions sleep in 3 branches each."""
+    ended, begun, run = [], asyncio.Event(), tools.run_program
+
+    def noted(code, stdin):
+        if "sleep" in code:
+            loop.call_soon_threadsafe(begun.set)
+        result = run(code, stdin)
+        ended.append("sleep" if "sleep" in code else "quick")
+        return result
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(tools, "LIMITS", sandbox.Limits(cpu_s=1, wall_s=4.0))
+    monkeypatch.setattr(tools, "run_program", noted)
+    sleep = "together(run_python, ['import time\\ntime.sleep(60)'] * 3)\nanswer = solver()(task)"
+    sleepers = [asyncio.ensure_future(Host(lambda r: RIGHT).run(sleep)) for _ in range(8)]
+    await begun.wait()
+    quick = "answer = solver()(task + run_python('print(1)'))"
+    others = await asyncio.gather(*(Host(lambda r: RIGHT).run(quick) for _ in range(24)))
+    assert ended == ["quick"] * 24 and {(e.status, e.tools[0].output) for e in others} == {("ok", "1\n")}
+    slept = await asyncio.gather(*sleepers)
+    assert [t.status for e in slept for t in e.tools] == ["wall"] * 24 and {e.status for e in slept} == {"ok"}
+
+
 @pytest.mark.parametrize("per_call,cap,calls", [(10, 25, 3), (10, 20, 2), (1, 3, 3)])
 async def test_the_token_budget_counts_every_sampled_token(per_call, cap, calls):
     host = Host(lambda r: RIGHT, tokens=per_call)
