@@ -166,11 +166,10 @@ def _edges(execution: Execution) -> Edges:
         turns = [c for c in earlier if call.conversation and c.conversation == call.conversation]
         for turn in turns:
             known.setdefault(turn.path, "turn")
-        rest = _whole_texts("\n".join(call.messages), earlier, known)
-        grams = _grams(rest)
-        for other in earlier:
-            if other.path not in known and _shares(other, grams, earlier):
-                known[other.path] = "pass"
+        if call.messages != execution.calls[0].messages:  # what the first call was told holds nobody's text
+            grams = _grams(_whole_texts("\n".join(call.messages), earlier, known))
+            shared = [c.path for c in earlier if c.path not in known and _shares(c, grams, earlier)]
+            known |= dict.fromkeys(shared, "pass")
         if turns and set(known.values()) == {"turn"}:  # told nothing new but what a tool said: it goes on with the same
             known |= {source: how for source, how in edges[turns[-1].path].items() if how != "turn"}
     return edges
@@ -197,7 +196,7 @@ def _shares(source: Call, grams: set[str], earlier: list[Call]) -> bool:
     """True if the prompt of these grams shows a part of a completion that stood neither in the completion's own prompt
     nor in another one."""
     own, others = _prompt(source), [c.text for c in earlier if c.text != source.text]
-    shared = grams & _grams(source.text) if grams else grams
+    shared = grams & _grams(source.text)
     return any(gram not in own and not any(gram in text for text in others) for gram in shared)
 
 
