@@ -7,7 +7,7 @@ from typing import Any
 
 from metaagent_x.mas.records import CallRequest
 
-PATH = re.compile(r"\d{1,4}(\.\d{1,4}){0,40}")
+PATH = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,40}")
 CONVERSATION = re.compile(rf"(m{PATH.pattern})?")
 MAX_NAME_CHARS = 200
 LINK_KINDS = ("pass", "vote", "judge", "tests", "answer")
@@ -49,7 +49,7 @@ def depth(path: str) -> int:
 def number(message: dict[str, Any]) -> int:
     value = message.get("id")
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Malformed(f"id is {value!r}, not a number")
+        raise Malformed(f"id is {str(value)[:40]!r}, not a number")
     return value
 
 
