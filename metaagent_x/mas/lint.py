@@ -46,6 +46,7 @@ INNER = frozenset((
 ))  # fmt: skip
 METHODS = ("__init__", "__call__")  # that a class of the script may define
 AGENTS_WANTED = ("reflect", "ensemble", "debate", "solve_and_test", "together")
+MAX_NAMES = 20
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 NO_IMPORTS = "a script imports nothing: its names are ready, and run_python(code) runs code that may import"
 
@@ -111,16 +112,22 @@ def _read(text: str) -> tuple[ast.Module, types.CodeType]:
 
 
 def _unknown_names(code: types.CodeType, allowed: frozenset[str]) -> Iterator[Problem]:
-    """Names that are read somewhere but bound neither there nor by the script as a whole, as the compiler sees it."""
+    """Names that are read somewhere but bound neither there nor by the script as a whole, as the compiler sees it.
+
+    The first of them only, if they are many: to find the nearest word takes time.
+    """
     bound = set(_stored(code, "STORE_NAME"))
     for inner in _scopes(code):
         bound.update(_stored(inner, "STORE_GLOBAL"))
+    unknown = set()
     for inner in _scopes(code):
         known = allowed | bound | set(_stored(inner, "STORE_NAME"))
         for step in dis.get_instructions(inner):
             if step.opname in READS and step.argval not in known:
                 line = step.positions.lineno if step.positions else None
-                yield Problem(line or inner.co_firstlineno, step.argval, _unknown(step.argval, known))
+                unknown.add((line or inner.co_firstlineno, step.argval))
+    for line, name in sorted(unknown)[:MAX_NAMES]:
+        yield Problem(line, name, _unknown(name, allowed | bound))
 
 
 def _unknown_imports(tree: ast.Module) -> Iterator[Problem]:

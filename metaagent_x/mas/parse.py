@@ -20,6 +20,7 @@ LOOKS_LIKE = re.compile(
 )
 THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)  # later, in a script, these are words like any other
 MAX_CHARS = 40_000
+PROSE_LINES = 60
 
 
 def parse_completion(text: str) -> Script | None:
@@ -78,9 +79,13 @@ def _closing(text: str, start: int) -> re.Match[str] | None:
 def _bare(text: str) -> str:
     """A text without the lines of prose before its script and the paragraphs of prose behind it.
 
-    A fault of the script itself is left for lint to name: nothing that looks like a script is taken out.
+    A fault of the script itself is left for lint to name: nothing that looks like a script is taken out. Of the lines
+    before the first that looks like one, at most `PROSE_LINES` are looked at then.
     """
     lines = text.strip().split("\n")
+    if _wrong_line("\n".join(lines)):
+        first = next(i for i, line in enumerate(lines) if LOOKS_LIKE.search(line))
+        lines = lines[max(first - PROSE_LINES, 0) :]
     while wrong := _wrong_line("\n".join(lines)):
         before, after = lines[:wrong], lines[wrong - 1 :]
         if not LOOKS_LIKE.search("\n".join(before)):

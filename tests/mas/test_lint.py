@@ -170,6 +170,12 @@ def test_imports_of_our_own_names_are_counted(source, count):
     assert own_imports(Script.of(source)) == count
 
 
+def test_of_very_many_unknown_names_the_first_are_listed():
+    """To find the nearest word for thousands of them would hold up all other designs."""
+    problems = lint(Script.of("\n".join(f"a{i} = b{i}" for i in range(3000))))
+    assert [(p.line, p.word) for p in problems] == [(i + 1, f"b{i}") for i in range(20)]
+
+
 def test_every_unknown_name_is_listed_once_in_order():
     problems = lint(Script.of("a = beta\nc = alpha + alpha\nd = task.__dict__"))
     assert [(p.line, p.word) for p in problems] == [(1, "beta"), (2, "alpha"), (3, "__dict__")]

@@ -1,9 +1,11 @@
 """From completion to script."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mas_host import Host
 
-from metaagent_x.mas import parse_completion
+from metaagent_x.mas import lint, own_imports, parse_completion
 from metaagent_x.mas.script import protect_latex
 
 S = "answer = solver()(task)"
@@ -34,6 +36,8 @@ OLD = "answer = critic()(task)"
     (f"```python\n{S}", S),
     (f"Two views help.\n\n{S}", S),
     (f"Here it is:\n{S}\n{S}\n\nThis solves it.", f"{S}\n{S}"),
+    ("x = 1\n" * 100 + S, "x = 1\n" * 100 + S),
+    ("Many words here.\n" * 100 + S, S),
     (f"It's easy (one agent).\nScript:\n{S}\n\nIt isn't costly.", S),
     ("Two steps:\nx = solver()(task)\nanswer = critic(", "Two steps:\nx = solver()(task)\nanswer = critic("),
     ("x = solver()(task)\ny = = 2\nanswer = critic()(x)", "x = solver()(task)\ny = = 2\nanswer = critic()(x)"),
@@ -88,6 +92,24 @@ async def test_latex_reaches_the_agent_as_written():
     host = Host(lambda r: "x")
     await host.run(script)  # type: ignore[arg-type]
     assert host.requests[0].role_prompt.endswith("write \\boxed{\\frac{1}{2}} \\text{ok}")
+
+
+FRAGMENTS = (
+    "```", "```python\n", "\n```\n", "<code>", "</code>", "<think>", "</think>", "answer = ", "solver()", "(task)", "'",
+    '"""', "f'{", "}'", "\\", "\n", "\t", "    ", "# ", "def f(x):\n", "return ", "class A:\n", "\x00", "\ud800", "\u00e9",
+    ".format(", "{0.x}", "import os\n", "from workflow import *\n", "match x:\n case ", "lambda: ", "(", ")", "[", ":=",
+    "*", "\f", "\r", "0x",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join))
+@settings(max_examples=300, deadline=None)
+def test_no_completion_breaks_the_reading_or_lint(text):
+    script = parse_completion(text)
+    if script is not None:
+        for problem in lint(script):
+            assert problem.line >= 0 and str(problem)
+        assert own_imports(script) >= 0
 
 
 def test_a_prompt_slot_of_the_tiny_set_is_never_a_script():
