@@ -96,7 +96,7 @@ async def test_latex_reaches_the_agent_as_written():
 
 FRAGMENTS = (
     "```", "```python\n", "\n```\n", "<code>", "</code>", "<think>", "</think>", "answer = ", "solver()", "(task)", "'",
-    '"""', "f'{", "}'", "\\", "\n", "\t", "    ", "# ", "def f(x):\n", "return ", "class A:\n", "\x00", "\ud800", "\u00e9",
+    '"""', "f'{", "}'", "\\", "\n", "\t", "    ", "# ", "def f(x):\n", "return ", "class A:\n", "\x00", "\ud800",
     ".format(", "{0.x}", "import os\n", "from workflow import *\n", "match x:\n case ", "lambda: ", "(", ")", "[", ":=",
     "*", "\f", "\r", "0x",
 )  # fmt: skip
