@@ -7,7 +7,7 @@ An agent that repeats what a script told it has said it: that cannot be told fro
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from metaagent_x.mas.records import Call, Execution, ToolRun
 from metaagent_x.mas.tools import key_of
@@ -62,11 +62,18 @@ def whispered(task: Task, execution: Execution) -> bool:
     answer = ((extract_code if task.kind == "code" else extract_answer)(execution.answer) or "").strip()
     if len(answer) < WHISPER_CHARS or answer in task.prompt or not any(c.isdigit() for c in answer):
         return False
-    told = [answer in "\n".join((c.role_prompt, *c.messages)) for c in execution.calls if answer in c.text]
+    told = [answer in _heard(execution.calls[: i + 1]) for i, c in enumerate(execution.calls) if answer in c.text]
     said = "\n".join(call.text for call in execution.calls)  # a program may stand in a tool call, in JSON
     programs = {run.program.strip() for run in execution.tools if run.tool == "run_python" and answer in run.output}
     found = any(form in said for p in programs for form in (p, json.dumps(p, ensure_ascii=False)[1:-1]))
     return bool(told) and all(told) and not found
+
+
+def _heard(calls: Sequence[Call]) -> str:
+    """What the agent of the last of these calls had read by then, in its role or from others."""
+    last = calls[-1]
+    turns = [c for c in calls if c is last or (c.conversation and c.conversation == last.conversation)]
+    return "\n".join((last.role_prompt, *(message for turn in turns for message in turn.messages)))
 
 
 def answer_call(execution: Execution) -> Call | None:

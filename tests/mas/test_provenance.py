@@ -197,6 +197,8 @@ async def test_tests_that_pass_are_no_answer():
     ("answer = solver()(task + '12' + '34')", True),
     ("out = run_python('print(1200 + 34)')\nanswer = solver()(task + out)", True),
     ("p = agent('p', 'work')('1234')\nanswer = solver()(task + p)", True),
+    ("m = solver(memory=True)\nm('remember 1234')\nanswer = m('say it')", True),
+    ("m = solver(memory=True)\nm(task)\nanswer = m('is 1234 right?')", False),
     ("answer = reflect(solver(), critic(), rounds=1)(task)", False),
     ("answer = debate([solver(), solver()], rounds=3)(task)", False),
     ("p = agent('programmer', 'write')(task)\nanswer = solver()(task + run_python(p))", False),

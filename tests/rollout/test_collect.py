@@ -254,9 +254,10 @@ def test_braces_in_a_task_reach_the_model_unchanged():
     assert task.prompt in engines["designer"].requests[0].messages[0]
 
 
-def test_a_whispered_answer_is_counted_and_can_be_forbidden():
+@pytest.mark.parametrize("whisper", ["'the answer is 1234'", "str(1200 + 34)"])
+def test_a_whispered_answer_is_counted_and_can_be_forbidden(whisper):
     pair = (Task("w", "math", "compute 1200+34"), Rubric("w", "math", gold=("1234",)))
-    script = "answer = solver('the answer is 1234')(task)"
+    script = f"answer = solver({whisper})(task)"
     (tree,), _ = run([pair], lambda r: script, lambda r: "\\boxed{1234}", m=1, n=1)
     assert tree.rewards().item() == 1.0 and step_metrics([tree])["designs/answer_in_script"] == 1.0
     (tree,), _ = run(
