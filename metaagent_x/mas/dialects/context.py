@@ -113,15 +113,18 @@ def question(given: Any) -> Ask:
 
 
 def _quotes(text: str, reply: str) -> bool:
-    """True if part of a reply, or its answer, stands in a text and not in the task."""
-    language = PLAY.language
-    last = max(len(reply) - OVERLAP_CHARS, 0)
-    pieces = {reply[i : i + OVERLAP_CHARS].strip() for i in (*range(0, last, OVERLAP_CHARS // 2), last)}
-    if any(piece and piece in text and piece not in language.task for piece in pieces):
+    """True if 24 characters of a reply, all of a shorter one, or its answer stand in a text and not in the task."""
+    language, answer = PLAY.language, PLAY.language.answer_of(reply)
+    n = min(len(reply), OVERLAP_CHARS)
+    both = _pieces(text, n) & _pieces(reply, n)
+    if any(piece.strip() and piece not in language.task for piece in both):
         return True
-    answer = language.answer_of(reply)
     alone = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)")
     return bool(answer and alone.search(text) and not alone.search(language.task))
+
+
+def _pieces(text: str, n: int) -> set[str]:
+    return {text[i : i + n] for i in range(len(text) - n + 1)}
 
 
 def view(context: Context) -> Ask:

@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -144,7 +143,6 @@ class Program:
     def wait(self, timeout: float | None = None) -> int:
         code = self.poll()
         if self.overdue and timeout is not None:
-            self.overdue = False  # told once
             raise subprocess.TimeoutExpired(self.args, timeout, *self.printed)
         return code
 
@@ -155,7 +153,8 @@ class Program:
         return self.returncode
 
     def kill(self) -> None:
-        """Nothing runs any more."""
+        """Nothing runs any more; what was overdue has ended now."""
+        self.overdue = False
 
     terminate = kill
 
@@ -166,7 +165,7 @@ class Program:
         self.poll()
 
     def _run(self, given: Any) -> None:
-        stdin = given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given or "")
+        stdin = given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given)
         code, stdin = (stdin, "") if self.code is None else (self.code, stdin)
         if len(self.argv) > 1:
             code = f"import sys; sys.argv = {self.argv!r}\n{code}"
@@ -209,7 +208,7 @@ def _read_command(args: Any, cwd: Any) -> tuple[str | None, list[str]]:
     listed = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
     words = [os.fsdecode(word) if isinstance(word, (bytes, os.PathLike)) else str(word) for word in listed]
     words = shlex.split(words[0]) if len(words) == 1 else words
-    if not words or not (PYTHON.fullmatch(os.path.basename(words[0])) or words[0] == sys.executable):
+    if not words or not PYTHON.fullmatch(os.path.basename(words[0])):
         raise _refusal(words, "only Python programs are, as in subprocess.run([sys.executable, file])")
     if SHELL.intersection(words) or "-m" in words[1:2]:
         raise _refusal(words, "there is no shell and no module to run; pass input=... and capture_output=True")

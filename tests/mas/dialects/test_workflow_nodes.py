@@ -37,18 +37,23 @@ async def test_the_first_run_is_on_the_task_whatever_is_given(given):
     assert host.requests[0].messages == (MATH.prompt,)
 
 
-@pytest.mark.parametrize("given,shown", [
-    ("first", "\n\nResults so far:\n" + EIGHT),
-    ("first.content", "\n\nResults so far:\n" + EIGHT),
-    ("f'Is {first.content} right?'", f"\n\nResults so far:\nIs {EIGHT} right?"),
-    ("'Is 8 right?'", "\n\nResults so far:\nIs 8 right?"),
-    ("'Is 18 right?'", ""),
-    ("question + ' Think again.'", ""),
+@pytest.mark.parametrize("reply,given,shown", [
+    (EIGHT, "first", EIGHT),
+    (EIGHT, "first.content", EIGHT),
+    ("is 3 + 4?", "first.content", "is 3 + 4?"),
+    (EIGHT, "f'Is {first.content} right?'", f"Is {EIGHT} right?"),
+    (EIGHT, "'Is 8 right?'", "Is 8 right?"),
+    (EIGHT, "'Is 18 right?'", ""),
+    (EIGHT, "question + ' Think again.'", ""),
+    ("I am asked: " + MATH.prompt + " We will see what comes out of it.", "question", ""),
+    ("I am asked: " + MATH.prompt + " We will see what comes out of it.", "'We will see what comes out of it!'",
+     "We will see what comes out of it!"),
+    ("so \\boxed{4}", "'What is 4 and 3?'", ""),
 ])  # fmt: skip
-async def test_a_later_run_is_shown_what_goes_back_to_a_reply(given, shown):
-    host = Host(by_agent(A=EIGHT, B=SEVEN))
+async def test_a_later_run_is_shown_what_goes_back_to_a_reply(reply, given, shown):
+    host = Host(by_agent(A=reply, B=SEVEN))
     e = await host.run(TEAM + f"first = w.add_node(a).run(question)\nWorkflow('v').add_node(b).run({given})")
-    assert host.requests[1].messages == (MATH.prompt + shown,)
+    assert host.requests[1].messages == (MATH.prompt + ("\n\nResults so far:\n" + shown if shown else ""),)
     assert (("0", "1", "pass") in e.links) == bool(shown)
 
 
@@ -164,7 +169,7 @@ async def test_members_without_an_answer_do_not_split_a_vote(texts, calls, answe
 ])  # fmt: skip
 async def test_weights_count_answers_and_ties_go_to_the_first(weights, answer):
     host = Host(by_agent(A="a \\boxed{1}", B="b \\boxed{2}", C="nothing", J="c \\boxed{2}"))
-    script = f"w.add_node(EnsembleNode('e', [a, b, c], 'weighted_vote', weights={weights})).run(question)"
+    script = f"w.add_node(EnsembleNode('e', [a, b, c], 'weighted_vote', j, {weights})).run(question)"
     e = await host.run(TEAM + script)
     assert e.answer == answer and {link[2] for link in e.links} == {"vote", "answer"}
 
@@ -211,7 +216,51 @@ async def test_reflection_stops_when_a_revision_repeats(first, second, calls, an
     assert len(e.calls) == calls and e.answer == answer
 
 
+async def test_reflection_shows_earlier_rounds_only_if_it_shall():
+    for history in (False, True):
+        host = Host(by_agent(A=["first \\boxed{1}", "second \\boxed{2}", SEVEN], C=["Bad.", "Poor."]))
+        script = f"w.add_node(ReflectionNode('r', a, critic_agent=c, include_history={history})).run(question)"
+        await host.run(TEAM + script)
+        older = FULL.earlier + "first \\boxed{1}" + FULL.review + "Bad." if history else ""
+        assert host.request("0.0.4").messages == (FULL.revise(MATH.prompt + older, "second \\boxed{2}", "Poor."),)
+
+
+async def test_who_criticises_itself_is_told_so():
+    host = Host(by_agent(A=[SEVEN, "CORRECT"]))
+    await host.run(TEAM + "w.add_node(ReflectionNode('r', a)).run(question)")
+    assert host.request("0.0.1").messages == (FULL.critic(MATH.prompt, SEVEN, own=True),)
+
+
+async def test_debaters_are_shown_their_own_text_and_those_of_the_others():
+    host = Host(by_agent(A=[SEVEN, SEVEN], B=[EIGHT, EIGHT], J=SEVEN))
+    await host.run(TEAM + "w.add_node(DebateNode('d', [a, b], j)).run(question)")
+    assert host.request("0.0.1").messages == (FULL.debate(MATH.prompt, SEVEN, [EIGHT]),)
+    assert host.request("0.1.1").messages == (FULL.debate(MATH.prompt, EIGHT, [SEVEN]),)
+    assert host.request("0.2.0").messages == (FULL.judge(MATH.prompt, [SEVEN, EIGHT]),)
+
+
 # Workflows
+
+
+@pytest.mark.parametrize("first,shown", [
+    ("RouterNode('r', {'x': a}, str, 'x')", f"A:\n{SEVEN}"),
+    ("Workflow('inner').add_node(c).add_node(a)", f"A:\n{SEVEN}"),
+    ("AgentGraph().add_node('a', a).set_entry_point('a')", f"A:\n{SEVEN}"),
+    ("EnsembleNode('e', [a, c])", f"e:\n{SEVEN}"),
+])  # fmt: skip
+async def test_of_a_pattern_only_its_result_is_passed_on(first, shown):
+    host = Host(lambda r: SEVEN)
+    await host.run(TEAM + f"w.add_nodes([{first}, b]).run(question)")
+    assert host.requests[-1].messages == (f"{MATH.prompt}\n\n{shown}",)
+
+
+async def test_the_client_answers_chats():
+    host = Host(lambda r: SEVEN)
+    chat = "[{'role': 'system', 'content': 'Be kind.'}, {'role': 'user', 'content': 'Again: ' + task}]"
+    await host.run(TEAM + f"b.system_prompt = str(ai_client.chat({chat}))\nb.run('')")
+    assert host.requests[0].role_prompt == FULL.own_role("Be kind.", "math")
+    assert host.requests[0].messages == ("Again: " + MATH.prompt,)
+    assert host.requests[1].role_prompt.startswith(str((SEVEN, 0, 0)))
 
 
 async def test_a_workflow_is_a_node_and_its_names_are_one_package():
@@ -242,6 +291,8 @@ PAIR = "w = AgentGraph().add_node('a', a).add_node('b', b)\n"
     ("w = LoopWorkflow().add_node(a)\nw.set_loop_condition(lambda c: 1 / 0)", 1),
     ("w = AgentGraph(max_steps=4).add_node('a', a).add_edge('a', 'a').set_entry_point('a')", 4),
     (PAIR + "w.set_entry_point('a').add_edge('a', 'b')", 2),
+    (PAIR + "w.set_entry_point('a').add_conditional_edges('a', lambda c: 'nowhere')", 1),
+    (PAIR + "w.set_entry_point('a').add_conditional_edges('a', lambda c: 'b')", 2),
     (PAIR + "w.set_entry_point('a').add_edge('a', 'b', lambda c: False)", 1),
     (PAIR + "w.set_entry_point('a').add_edge('a', 'b', lambda c: False).add_edge('a', 'b')", 2),
     (PAIR + "w.set_entry_point('a').add_edge('a', 'b').set_finish_point('a')", 1),
