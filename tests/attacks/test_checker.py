@@ -64,8 +64,10 @@ async def test_an_escape_is_seen(open_scene, program, seen):
 async def test_a_process_that_stays_is_seen(open_scene):
     """The zygote itself hunts down what a program leaves behind, in every mode; this one is not its child."""
     before = open_scene.state()
-    stray = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(60)  # {open_scene.tag}"])
+    code = f"import time; print('up', flush=True); time.sleep(60)  # {open_scene.tag}"
+    stray = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
+        assert stray.stdout is not None and stray.stdout.readline() == b"up\n"
         assert any(p.startswith("processes") for p in await open_scene._settled(before))
     finally:
         stray.kill()
