@@ -218,7 +218,7 @@ async def test_a_program_at_a_limit_is_a_timeout(ending, monkeypatch):
 
 @pytest.mark.parametrize("expression,words", [
     ("run(['ls', '-l'])", "'ls -l' is not started: only Python programs are"),
-    ("os.system('rm -rf /')", "'rm -rf /' is not started"),
+    ("os.system('touch made')", "'touch made' is not started"),
     ("os.popen('cat /etc/passwd').read()", "'cat /etc/passwd' is not started"),
     ("run('echo 1 | python3', shell=True)", "only Python programs are"),
     ("run('python3 a.py < in.txt', shell=True)", "there is no shell"),
