@@ -7,6 +7,7 @@ from mas_host import CODE, MATH, Host, program
 
 from metaagent_x.mas import Budget, runner
 from metaagent_x.mas.prompts import FULL, TINY
+from metaagent_x.tasks.task import Task
 
 SEVEN, EIGHT = "so \\boxed{7}", "hence \\boxed{8}"
 IMPORTS = "from workflow import *\n"  # line 1 of every script here
@@ -55,6 +56,13 @@ async def test_a_later_run_is_shown_what_goes_back_to_a_reply(reply, given, show
     e = await host.run(TEAM + f"first = w.add_node(a).run(question)\nWorkflow('v').add_node(b).run({given})")
     assert host.requests[1].messages == (MATH.prompt + ("\n\nResults so far:\n" + shown if shown else ""),)
     assert (("0", "1", "pass") in e.links) == bool(shown)
+
+
+async def test_a_reply_that_repeats_the_question_does_not_make_the_question_a_quotation():
+    task = Task("m/2", "math", "What is the sum of the two numbers three and four?")
+    host = Host(by_agent(A=f"I am asked: {task.prompt} Let me think.", B=SEVEN))
+    await host.run(TEAM + "w.add_node(a).run(question)\nWorkflow('v').add_node(b).run(task + ' Think.')", task)
+    assert host.requests[1].messages == (task.prompt,)
 
 
 @pytest.mark.parametrize("reply,shown", [
