@@ -114,13 +114,12 @@ def question(given: Any) -> Ask:
 
 def _quotes(text: str, reply: str) -> bool:
     """True if 24 characters of a reply, all of a shorter one, or its answer stand in a text and not in the task."""
-    language, answer = PLAY.language, PLAY.language.answer_of(reply)
-    n = min(len(reply), OVERLAP_CHARS)
-    both = _pieces(text, n) & _pieces(reply, n)
-    if any(piece.strip() and piece not in language.task for piece in both):
+    task, answer = PLAY.language.task, PLAY.language.answer_of(reply)
+    own, n = reply.replace(task, "\0"), min(len(reply), OVERLAP_CHARS)
+    if any(piece.strip() not in task for piece in _pieces(text, n) & _pieces(own, n)):
         return True
     alone = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)")
-    return bool(answer and alone.search(text) and not alone.search(language.task))
+    return bool(answer and alone.search(text) and not alone.search(task))
 
 
 def _pieces(text: str, n: int) -> set[str]:
