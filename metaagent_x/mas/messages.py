@@ -10,11 +10,34 @@ from metaagent_x.mas.records import CallRequest
 PATH = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,40}")
 CONVERSATION = re.compile(rf"(m{PATH.pattern})?")
 MAX_NAME_CHARS = 200
+MAX_TEXT_CHARS = 100_000  # of a text to be read for its answer; a completion has fewer
 LINK_KINDS = ("pass", "vote", "judge", "tests", "answer")
 
 
 class Malformed(ValueError):
     """The script process sent something that the language never sends."""
+
+
+class Allowance:
+    """How much a script may have the host read and compare, beyond what calls and tools are counted for.
+
+    An honest script needs a tenth: its texts are those of its calls. Reading and comparing hold up all other scripts.
+    """
+
+    def __init__(self, calls: int):
+        """For a budget of so many calls."""
+        self.left = {"characters": 2 * MAX_TEXT_CHARS * calls, "links": 1000 * calls, "comparisons": 4 * calls * calls}
+
+    def spend(self, what: str, amount: int) -> None:
+        """Raises Malformed when more is asked for than is left."""
+        self.left[what] -= amount
+        if self.left[what] < 0:
+            raise Malformed(f"more {what} than its calls can account for")
+
+
+def readable(value: str) -> str:
+    """The end of a text, where its answer stands, if it is longer than anything that an agent says."""
+    return value[-MAX_TEXT_CHARS:]
 
 
 def text(message: dict[str, Any], field: str) -> str:

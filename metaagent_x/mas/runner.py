@@ -88,6 +88,8 @@ class _Run:
         self.pending: set[asyncio.Task] = set()
         self.paths: set[str] = set()
         self.talking: set[str] = set()
+        self.allowance = messages.Allowance(self.budget.calls)
+        self.reading = asyncio.Lock()
         self.tools_at_once = asyncio.Semaphore(tools.AT_ONCE)
         self.said_end: dict[str, Any] | None = None
         self.session: sandbox.Session
@@ -118,7 +120,7 @@ class _Run:
             except sandbox.SandboxFailure as failure:
                 self.failure = self.failure or failure
                 ending = sandbox.Ending("crash", str(failure))
-        return self._conclude(problem, ending)
+        return await asyncio.to_thread(self._conclude, problem, ending)
 
     # The conversation
 
@@ -138,7 +140,7 @@ class _Run:
     async def _handle(self, message: dict[str, Any]) -> None:
         what = message.get("do")
         if what == "links":
-            self.execution.links += messages.links(message.get("links"))
+            self._link(messages.links(message.get("links")))
             return
         if what == "open":
             self.ledger.open(messages.path(message), messages.count(message))
@@ -150,9 +152,14 @@ class _Run:
         if len(self.pending) >= MAX_PENDING:
             raise messages.Malformed(f"more than {MAX_PENDING} requests wait for a reply")
         if what == "brief":
-            self._spawn(number, self._brief, messages.text(message, "text"))
+            text = messages.readable(messages.text(message, "text"))
+            self.allowance.spend("characters", len(text))
+            self._spawn(number, self._brief, text)
         elif what == "classes":
-            self._spawn(number, self._classes, messages.texts(message))
+            texts = [messages.readable(text) for text in messages.texts(message)]
+            self.allowance.spend("characters", sum(map(len, texts)))
+            self.allowance.spend("comparisons", len(texts) * (len(texts) - 1) // 2)
+            self._spawn(number, self._classes, texts)
         elif what in ("call", "run_python", "run_tests"):
             await self._counted(what, number, message)
         else:
@@ -174,7 +181,7 @@ class _Run:
     def _work(self, what: str, path: str, message: dict[str, Any]) -> Work:
         if what == "call":
             request = messages.request(message)
-            self.execution.links += messages.links(message.get("sources"), path)
+            self._link(messages.links(message.get("sources"), path))
             return functools.partial(self._call, request)
         code = messages.text(message, "code").strip() + "\n"  # blank lines in front would shift what a program sees
         if what == "run_python":
@@ -257,12 +264,16 @@ class _Run:
             return await asyncio.get_running_loop().run_in_executor(tools.POOL, functools.partial(function, *args))
 
     async def _brief(self, text: str) -> dict[str, Any]:
-        return {"text": self.brief(text)}
+        async with self.reading:
+            return {"text": await asyncio.to_thread(self.brief, text)}
 
     async def _classes(self, texts: list[str]) -> dict[str, Any]:
-        if self.task.kind == "code":
-            return {"classes": tools.classes("code", texts, None)}
-        return {"classes": await asyncio.to_thread(tools.classes, "math", texts, self.equivalent)}
+        async with self.reading:
+            return {"classes": await asyncio.to_thread(tools.classes, self.task.kind, texts, self.equivalent)}
+
+    def _link(self, links: list[tuple[str, str, str]]) -> None:
+        self.allowance.spend("links", len(links))
+        self.execution.links += links
 
     # The end
 
@@ -285,7 +296,7 @@ class _Run:
             self.execution.flags |= {flag for form, flag in FORMS.items() if end.get("form") == form}
         return self._finish(
             "budget" if self.stopped else "ok", f"budget of {self.stopped} reached" if self.stopped else "",
-            None if given is None else messages.clean(given),
+            None if given is None else messages.readable(messages.clean(given)),
         )  # fmt: skip
 
     def _finish(self, status: str, reason: str, answer: str | None = None) -> Execution:

@@ -51,6 +51,8 @@ class Script:
     @property
     def dialect(self) -> str:
         """Which dialect this is: "workflow" (that of the published checkpoint), or "" for our own language."""
+        if not any(package in self.text for package in WORKFLOW_MODULES):
+            return ""
         try:
             return "workflow" if any(map(is_workflow_import, ast.walk(parse(self.text)))) else ""
         except SyntaxError:

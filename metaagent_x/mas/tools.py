@@ -19,7 +19,7 @@ LIMITS = Limits(cpu_s=5.0, wall_s=10.0, memory_mb=512, output_bytes=1 << 20)
 SHOWN_CHARS = 4000
 BRIEF_CHARS = 4096
 SECTION_CHARS = 400
-MAX_PROGRAM_CHARS = 200_000
+MAX_PROGRAM_CHARS = 100_000
 NO_PUBLIC_TESTS = "no public tests"
 WORDS = {"cpu": "time limit exceeded", "wall": "time limit exceeded", "memory": "memory limit exceeded",
          "output": "too much output", "threads": "too many threads", "crash": "the process crashed"}  # fmt: skip

@@ -133,7 +133,7 @@ class _Collector:
             )
         if execution.status != "void":
             execution.verdict = await self.judge(task, rubric, script.text, execution)
-        execution.structure = mas.classify(execution)
+        execution.structure = await asyncio.to_thread(mas.classify, execution)
         return execution
 
     async def call(

@@ -5,7 +5,7 @@ import os
 import pathlib
 
 import pytest
-from mas_host import MATH, Host
+from mas_host import CODE, MATH, Host
 
 from metaagent_x import sandbox
 from metaagent_x.mas import Budget, run_script, runner, tools
@@ -396,3 +396,27 @@ async def test_a_script_process_cannot_write_to_our_terminal():
     host = Host(lambda r: RIGHT)
     await host.run("import os\nsolver()(' '.join(os.readlink(f'/proc/self/fd/{i}') for i in range(3)))")
     assert host.requests[0].messages == ("/dev/null /dev/null /dev/null",)
+
+
+RAW = """
+import json, os, socket
+line = socket.socket(fileno=os.dup(3))
+def say(**message): line.sendall(json.dumps(message).encode() + b"\\n")
+"""
+
+
+@pytest.mark.parametrize("kind,what,flood", [
+    ("code", "characters", "for i in range(200): say(do='brief', id=10**6 + i, text='x = 1\\n' * 20_000)"),
+    ("math", "links", "for i in range(100): say(do='links', links=[['0', '1', 'vote']] * 1000)"),
+      ("math", "comparisons", "for i in range(20): say(do='classes', id=10**6 + i, texts=[str(j) for j in range(90)])"),
+])  # fmt: skip
+async def test_what_a_script_has_the_host_read_is_bounded(kind, what, flood):
+    """Parsing on the host holds up every other script, and comparing keeps the graders busy."""
+    task = MATH if kind == "math" else CODE
+    e = await Host(lambda r: RIGHT).run(RAW + flood + "\nwhile True: pass", task, budget=Budget(cpu_s=5))
+    assert e.status == "crash" and f"more {what} than its calls can account for" in e.reason
+
+
+async def test_only_the_end_of_a_huge_answer_is_read():
+    e = await Host(lambda r: "so \\boxed{7}").run("t = solver()(task)\nanswer = 'x' * 10**6 + t")
+    assert e.status == "ok" and len(e.answer) == 100_000 and not e.flags

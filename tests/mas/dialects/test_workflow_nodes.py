@@ -321,6 +321,12 @@ async def test_the_answer_is_the_last_run_and_not_what_is_printed():
     assert e.answer == EIGHT and e.flags == {"answer_unset"}
 
 
+async def test_a_main_function_that_nobody_calls_is_called():
+    script = "def main():\n    return w.add_node(a).run(question).content"
+    e = await Host(lambda r: SEVEN).run(TEAM + script)
+    assert (e.status, e.answer, len(e.calls)) == ("ok", SEVEN, 1)
+
+
 async def test_an_answer_made_by_a_node_of_the_script_is_flagged():
     script = "class N(WorkflowNode):\n    def process(self, context):\n        return 'told: \\boxed{7}'\n"
     e = await Host(by_agent(A=EIGHT)).run(TEAM + script + "w.add_nodes([a, N()]).run(question)")

@@ -411,3 +411,10 @@ async def test_script(case):
     assert e.structure == case.structure
     first = [r for r in host.requests if r.path in ("0", "0.0.0", "0.1.0", "0.0.0.0.0")]
     assert all((CODE if case.code else MATH).prompt in r.messages[0] for r in first)
+
+
+async def test_latex_in_ordinary_strings_reaches_the_agent_as_it_was_written():
+    host = Host(lambda r: SEVEN)
+    await host.run((SCRIPTS / "latex_in_strings.txt").read_text())
+    written = "Write \\frac{p}{q}, \\sqrt{2}, \\times, \\text{so}, \\nu and finally \\boxed{answer}.\nOne line each."
+    assert host.requests[0].role_prompt.startswith(written)
