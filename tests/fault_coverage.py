@@ -25,7 +25,6 @@ NOT_DUE: dict[str, tuple[str, str]] = {
     "checkpoints under failure": ("a killed writer and a diverged state", "F099 F111"),
     "programs called by a test": ("stdin tests only so far", "F137"),
     "data sets beyond the three of training": ("checksums and gold audits come with the benchmarks", "F145 F146 F148"),
-    "hardened sandbox": ("network, file and process containment", "B016"),
     "comparing systems": ("no baselines yet", "B009"),
     "engines behind a server": ("no HTTP client yet", "B044"),
 }

@@ -101,7 +101,7 @@ class Scene:
 
     async def _earlier_script(self) -> None:
         script = f"note = {self.secrets['earlier script']!r}\nanswer = solver()(note)"
-        await _execute(script, "What is 3 + 4?", lambda _: self.secrets["earlier reply"])
+        await execute(script, "What is 3 + 4?", lambda _: self.secrets["earlier reply"])
 
     def close(self) -> None:
         os.chdir(self.before)
@@ -157,7 +157,7 @@ class Scene:
     async def _as_script(self, attack: Attack, neighbour: int, outcome: Outcome) -> None:
         source = self.source(attack, "script", neighbour)
         try:
-            e = outcome.script = await _execute(source, "What is 3 + 4?", lambda _: r"\boxed{7}", attack.wall_s)
+            e = outcome.script = await execute(source, "What is 3 + 4?", lambda _: r"\boxed{7}", attack.wall_s)
         except BaseException as failure:
             outcome.problems.append(f"as script: run_script raised {failure!r}")
             return
@@ -249,7 +249,7 @@ class _Neighbour:
         self.release, self.pid = asyncio.Event(), 0
 
     async def run(self) -> Execution:
-        return await _execute(NEIGHBOUR, self.task, self._chat, wall_s=300)
+        return await execute(NEIGHBOUR, self.task, self._chat, wall_s=300)
 
     async def _chat(self, request: CallRequest) -> str:
         if request.agent == "critic":
@@ -264,7 +264,7 @@ class _Neighbour:
         return [] if right else [f"the neighbour did not finish normally: {e.status} {e.reason} {e.tools}"]
 
 
-async def _execute(source: str, prompt: str, reply: Callable, wall_s: float = 30.0) -> Execution:
+async def execute(source: str, prompt: str, reply: Callable, wall_s: float = 30.0) -> Execution:
     """Runs a script as it is, not linted, against a host that answers by a rule."""
 
     async def chat(request: CallRequest) -> Call:

@@ -1,8 +1,13 @@
 """Programs that try to escape, to hurt others, or never to end: as a script and as tool code, beside a neighbour."""
 
+import asyncio
+import json
+import random
+
 import pytest
 from attack_messages import LIES, MALFORMED_MESSAGES
 from attack_programs import ENDS, FINDS_NOTHING, REFUSED
+from attack_scene import execute
 
 
 def named(attacks):
@@ -48,3 +53,42 @@ async def test_malformed_messages_end_the_script(scene, attack):
 @named(LIES)
 async def test_lies_on_the_line_change_nothing(scene, attack):
     assert (await scene.run(attack)).problems == []
+
+
+VALUES = (
+    None, True, -1, 0, 1, 3, 2**70, 1.5, float("nan"), "", "0", "1", "0.0", "0.0.0", "0.1.0", "m1", "call", "9999.9999",
+    "\ud800", "\0", "x" * 3000, "\\boxed{9^{9^9}}", "\\boxed{" * 300, "```python\n" + "(" * 3000 + "\n```", "-" * 9000,
+    [], ["x"], [[]], [["0", "pass"]], [["0", "1", "vote"]], [["0", "", "answer"]], ["\\boxed{1}", "\\boxed{1/1}"], {},
+)  # fmt: skip
+REQUESTS = ("call", "run_python", "run_tests", "brief", "classes", "links", "open", "ended", "end")
+
+
+def random_message(random: random.Random) -> str:
+    """Mostly in good form, so that it gets past the first check."""
+    path = random.choice(("0", "1", "2", "3.0", "0.0.0", "0.0.1", "0.1.0", "1.0.1"))
+    fields = {
+        "do": random.choice(REQUESTS), "id": random.randrange(99), "path": path, "agent": "a", "role": "r", "text": "x",
+        "conversation": random.choice(("", "m1")), "messages": ["x"], "sources": [], "texts": ["x", "y"], "links": [],
+        "count": 2, "code": "print(1)", "stdin": "", "answer": r"\boxed{7}",
+    }  # fmt: skip
+    for name in random.sample(sorted(fields), random.randrange(4)):
+        fields[name] = random.choice(VALUES)
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_messages_are_answered_or_end_the_script(seed):
+    """Never an exception here, never a void execution: that would be a way out of a bad reward."""
+    draw, scripts = random.Random(seed), []
+    for _ in range(24):
+        lines = [random_message(draw) for _ in range(8)]
+        scripts.append(f"""
+import os, socket, time
+line = socket.socket(fileno=os.dup(3))
+for text in {lines!r}:
+    line.sendall(text.encode() + b"\\n")
+    time.sleep(0.02)
+os._exit(0)
+""")
+    done = await asyncio.gather(*(execute(script, "What is 3 + 4?", lambda _: r"\boxed{7}") for script in scripts))
+    assert {e.status for e in done} <= {"ok", "crash", "budget"}

@@ -1,0 +1,109 @@
+"""Many hostile programs at once, and what becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+
+import pytest
+
+from metaagent_x.mas import Budget, Call, CallRequest, Execution, Script, run_script, tools
+from metaagent_x.sandbox import Limits, client, run_python
+from metaagent_x.tasks.task import Task
+
+QUICK = Limits(cpu_s=1, wall_s=60, memory_mb=100)
+HONEST = "answer = solver()(run_python('print(6 * 7)'))"
+HOSTILE = {  # script, its status
+    "while True: pass": "cpu",
+    "n = 10 ** 10 ** 8": "cpu",
+    "a = []\nwhile True: a.append(' ' * 10**6)": "memory",
+    "import os\nwhile True: os.fork() or os._exit(0)": "crash",
+    "import os\nos.kill(os.getpid(), 9)": "crash",
+    "import os, time\nos.kill(os.getpid(), 19)\ntime.sleep(60)": "wall",
+    "import os\nfor n in range(10**7): open(str(n), 'w').close()": "crash",
+    "import os\nos.write(3, b'x' * (3 << 20))": "crash",
+}
+
+
+async def run(script: str, wall_s: float = 60.0) -> Execution:
+    async def chat(request: CallRequest) -> Call:
+        text = rf"\boxed{{{request.messages[0].strip()}}}"
+        return Call(request.path, request.agent, "", (1,), (1,), (-1.0,), "stop", 0, text)
+
+    budget = Budget(wall_s=wall_s, cpu_s=1, memory_mb=100)
+    return await run_script(Script(script, script), Task("t/1", "math", "What is 6 * 7?"), chat, budget=budget)
+
+
+def counts() -> tuple[int, int, int, list[str]]:
+    """Descriptors and threads of this process, descriptors and folders of the zygote."""
+    zygote = client.zygote()
+    threads = [t for t in threading.enumerate() if not t.name.startswith(("asyncio", "tools"))]
+    descriptors = [len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", zygote.process.pid)]
+    return descriptors[0], len(threads), descriptors[1], os.listdir(zygote.folder)
+
+
+def settled(before: tuple) -> tuple:
+    for _ in range(200):
+        if counts() == before and not children():
+            break
+        time.sleep(0.01)
+    return counts()
+
+
+def children() -> list[str]:
+    pid = client.zygote().process.pid
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
+def loops_leave_nothing(loops: int, quick: int) -> None:
+    run_python("print(1)")
+    before = settled(counts())
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        hogs = list(pool.map(lambda code: run_python(code, limits=QUICK).status, ["while True: pass"] * loops))
+        others = list(pool.map(lambda i: run_python(f"print({i})").stdout, range(quick)))
+    assert hogs == ["cpu"] * loops and others == [f"{i}\n" for i in range(quick)]
+    assert settled(before) == before and children() == []
+
+
+@pytest.mark.fault("B016")
+def test_loops_leave_nothing_behind():
+    """TencentCloudADP/youtu-agent#256: threads of timed-out jobs stayed alive until the run stood still."""
+    loops_leave_nothing(6, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("B016")
+def test_two_hundred_loops_leave_nothing_behind():
+    loops_leave_nothing(200, 50)
+
+
+@pytest.mark.fault("B022")
+async def test_hostile_and_honest_scripts_side_by_side():
+    """LiveCodeBench/LiveCodeBench PR#103: one bomb took its neighbours with it."""
+    zygote = client.zygote().process.pid
+    scripts = [*HOSTILE, *[HONEST] * 24]
+    done = await asyncio.gather(
+        *(
+            run(script, 2.0 if status == "wall" else 60.0)
+            for script, status in zip(scripts, [*HOSTILE.values(), *["ok"] * 24], strict=True)
+        )
+    )
+    assert [e.status for e in done] == [*HOSTILE.values(), *["ok"] * 24]
+    assert {e.answer for e in done[len(HOSTILE) :]} == {r"\boxed{42}"}
+    assert client.zygote().process.pid == zygote
+
+
+@pytest.mark.fault("B014")
+@pytest.mark.parametrize("hog", ["n = 10 ** 10 ** 8", "run_python('n = 10 ** 10 ** 8')"])
+async def test_others_go_on_while_one_number_is_computed(hog, monkeypatch):
+    """huggingface/smolagents#2473: the power held the interpreter's lock, and with it every thread of the process."""
+    monkeypatch.setattr(tools, "LIMITS", QUICK)
+    hostile = asyncio.ensure_future(run(hog))
+    for _ in range(10):
+        honest = await run(HONEST)
+        assert honest.answer == r"\boxed{42}" and not hostile.done()
+    assert (await hostile).status == ("cpu" if hog.startswith("n") else "ok")
