@@ -1,5 +1,7 @@
 """Every text that a Designer or an agent reads besides the task itself, in two sets: FULL and TINY.
 
+(Scripts of the workflow dialect add what is said about their tools: `dialects/nodes.py`.)
+
 Messages are built by concatenation only: tasks and replies are full of braces, percent signs and backslashes, and reach
 the policy unchanged (SWE-agent/SWE-agent#1019).
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
@@ -144,7 +145,7 @@ class AgentNode(WorkflowNode):
         while remembers and turns >= 0 and (calls := self._tool_calls(reply)):
             ask = Ask("\n\n".join(self._use(*call) for call in calls) if turns else NO_TOOLS_LEFT)
             reply, turns = _say(agent, ask), turns - 1
-        return Message(reply, metadata={"agent_name": self.name})
+        return Message(reply, metadata={"agent_name": self.name, "tokens": 0})  # which the host knows alone
 
     def _manual(self) -> str:
         """What is appended to the system prompt of an agent with tools."""
@@ -274,20 +275,21 @@ class ReflectionNode(WorkflowNode):
     def _reflect(self, context: Context) -> Message:
         ask, brief = view(context), PLAY.language.brief
         text = _ask(self.agent, context)
-        history: list[tuple[str, str]] = []  # earlier texts, and what was said of each
-        for _ in range(self.num_iterations):
+        history: list[dict[str, Any]] = [{"iteration": 0, "response": text, "reflection": None}]
+        done = False
+        while not done and len(history) <= self.num_iterations:
             critique = Ask(self._critique(ask, brief(text)), (*ask.sources, *passed([path_of(text)])))
             review = _ask(self.critic_agent, context, critique)
-            if _says_correct(review):
-                break
-            older = history if self.include_history else []
-            paths = [path_of(t) for pair in [*older, (text, review)] for t in pair]
-            refine = Ask(self._refine(ask, brief(text), brief(review), older), (*ask.sources, *passed(paths)))
-            revised, history = _ask(self.agent, context, refine), [*history, (text, review)]
-            if _similarity(text, revised) > SIMILAR:
-                text = revised if PLAY.language.classes([revised]) == [0] else text
-                break
-            text = revised
+            done = _says_correct(review)
+            if not done:
+                reviewed = [(a["response"], b["reflection"]) for a, b in itertools.pairwise(history)]
+                older = reviewed if self.include_history else []
+                paths = [path_of(t) for pair in [*older, (text, review)] for t in pair]
+                refine = Ask(self._refine(ask, brief(text), brief(review), older), (*ask.sources, *passed(paths)))
+                revised = _ask(self.agent, context, refine)
+                done = _similarity(text, revised) > SIMILAR
+                text = revised if not done or PLAY.language.classes([revised]) == [0] else text
+            history.append({"iteration": len(history), "response": text, "reflection": review})
         return Message(text, metadata={"num_iterations": self.num_iterations, "history": history})
 
     def _critique(self, ask: str, text: str) -> str:
