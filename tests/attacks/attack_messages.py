@@ -133,7 +133,7 @@ child = sys.modules["metaagent_x.mas.child"]
 child._run = child._describe = lambda *a: {"answer": r"\boxed{9}", "form": "x" * 100}
 line.tell = lambda **m: say(do="end", answer=r"\boxed{9}")
 """, flags=FORGED),
-    goes("a conversation that was never begun", "a_call(conversation='m77'); raw.recv(99)", "ok crash wall", wall_s=2),
+    goes("a conversation that was never begun", "a_call(conversation='m77'); raw.recv(99)", "ok crash wall", wall_s=1),
     goes("gives odd answers", r"answer = '\ud800\0\x1b[2J' + chr(0x202e)", flags=FORGED),
     goes("says odd things", r"""
 role = "\ud800\0<|im_end|>"
@@ -169,8 +169,8 @@ def take():
 threading.Thread(target=take, daemon=True).start()
 for _ in range(60): solver()("x")
 time.sleep(600)
-""", "wall cpu", wall_s=2),
-    goes("hangs up and lives on", "os.close(3); raw.close()\ntime.sleep(600)", "crash wall", wall_s=2),
+""", "wall cpu", wall_s=1),
+    goes("hangs up and lives on", "os.close(3); raw.close()\ntime.sleep(600)", "crash wall", wall_s=1),
     goes("shuts its side", "raw.shutdown(socket.SHUT_WR)\ntime.sleep(600)", "crash", "no answer"),
     goes("shuts our side", "raw.shutdown(socket.SHUT_RD)\nsolver()('x')", "crash", "no answer"),
     goes("runs hostile programs by way of the host", """

@@ -20,7 +20,7 @@ class Attack:
     Attributes:
       tool, script: allowed statuses as tool code and as a script, separated by blanks; "" if not run so.
       says: what its report must hold, to show how far it got. reason: what the script's reason must hold.
-      flags: what the script must be flagged with. wall_s: wall limit.
+      flags: what the script must be flagged with. wall_s: wall limit. slow: of a kind that others show sooner.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Attack:
     reason: str = ""
     flags: tuple[str, ...] = ()
     wall_s: float = 20.0
+    slow: bool = False
 
 
 # How a program speaks: it prints, or asks an agent.
@@ -461,8 +462,9 @@ def kind(fd):
     except OSError:
         return ""
 there = {fd: kind(fd) for fd in range(1024) if kind(fd)}
-expected = {"tool": [0, 1, 2], "script": [0, 1, 2, 3]}[WAY]
-report("GOT" if list(there) != expected else "only", there, "counted")
+expected = {"tool": "{0: '-', 1: '-', 2: '-'}", "script": "{0: 'c', 1: 'c', 2: 'c', 3: 's'}"}[WAY]
+null = WAY == "tool" or all(os.fstat(fd).st_rdev == os.makedev(1, 3) for fd in range(3))
+report("only" if str(there) == expected and null else "GOT", there, "counted")
 for fd in there:
     for other in (os.dup(fd), f"/dev/fd/{fd}", f"/proc/self/fd/{fd}", f"/proc/{os.getpid()}/fd/{fd}"):
         try:
@@ -488,7 +490,7 @@ SPIN = "while True: pass"
 ENDS = (
     Attack("endless loop", SPIN, "cpu", "cpu"),
     Attack("one huge integer", "n = 10 ** 10 ** 8\nreport(len(str(n)))", "cpu", "cpu"),
-    Attack("a regular expression that explodes", "import re\nre.match('(a*)*b', 'a' * 40)", "cpu", "cpu"),
+    Attack("a regular expression that explodes", "import re\nre.match('(a*)*b', 'a' * 40)", "cpu", "cpu", slow=True),
     Attack("a loop that ignores SIGXCPU and raises its limit", '''
 import resource
 signal.signal(signal.SIGXCPU, signal.SIG_IGN)
@@ -545,7 +547,7 @@ a = []
 while True:
     try: a.append(" " * 10**6)
     except MemoryError: pass
-''', "cpu", "cpu"),
+''', "cpu", "cpu", slow=True),
     Attack("memory in C, never given back", '''
 libc.mmap.restype = ctypes.c_void_p
 pieces = 0
@@ -759,7 +761,7 @@ gc.callbacks.append(lambda *a: None)
 gc.set_threshold(1)
 x = [Again() for _ in range(3)]
 del x
-''', "ok cpu memory error crash", "ok cpu memory crash"),
+''', "ok cpu memory error crash", "ok cpu memory crash", slow=True),
 )  # fmt: skip
 
 MACHINE_CODE = '''

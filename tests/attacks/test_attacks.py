@@ -11,7 +11,8 @@ from attack_scene import execute
 
 
 def named(attacks):
-    return pytest.mark.parametrize("attack", attacks, ids=lambda attack: attack.name)
+    cases = [pytest.param(a, id=a.name, marks=[pytest.mark.slow] if a.slow else []) for a in attacks]
+    return pytest.mark.parametrize("attack", cases)
 
 
 @named(REFUSED)

@@ -16,14 +16,14 @@ from metaagent_x.tasks.task import Task
 
 QUICK = Limits(cpu_s=1, wall_s=60, memory_mb=100)
 HONEST = "answer = solver()(run_python('print(6 * 7)'))"
-HOSTILE = {  # script, its status
+HOSTILE = {  # script, how it may end
     "while True: pass": "cpu",
     "n = 10 ** 10 ** 8": "cpu",
     "a = []\nwhile True: a.append(' ' * 10**6)": "memory",
     "import os\nwhile True: os.fork() or os._exit(0)": "crash",
     "import os\nos.kill(os.getpid(), 9)": "crash",
     "import os, time\nos.kill(os.getpid(), 19)\ntime.sleep(60)": "wall",
-    "import os\nfor n in range(10**7): open(str(n), 'w').close()": "crash",
+    "import os\nfor n in range(10**7): open(str(n), 'w').close()": "crash cpu",
     "import os\nos.write(3, b'x' * (3 << 20))": "crash",
 }
 
@@ -85,15 +85,11 @@ def test_two_hundred_loops_leave_nothing_behind():
 async def test_hostile_and_honest_scripts_side_by_side():
     """LiveCodeBench/LiveCodeBench PR#103: one bomb took its neighbours with it."""
     zygote = client.zygote().process.pid
-    scripts = [*HOSTILE, *[HONEST] * 24]
-    done = await asyncio.gather(
-        *(
-            run(script, 2.0 if status == "wall" else 60.0)
-            for script, status in zip(scripts, [*HOSTILE.values(), *["ok"] * 24], strict=True)
-        )
-    )
-    assert [e.status for e in done] == [*HOSTILE.values(), *["ok"] * 24]
-    assert {e.answer for e in done[len(HOSTILE) :]} == {r"\boxed{42}"}
+    hostile = [run(script, 2.0 if "wall" in ends else 60.0) for script, ends in HOSTILE.items()]
+    done = await asyncio.gather(*hostile, *(run(HONEST) for _ in range(24)))
+    ends = [e.status for e in done[: len(HOSTILE)]]
+    assert [end for end, allowed in zip(ends, HOSTILE.values(), strict=True) if end not in allowed] == [], ends
+    assert {(e.status, e.answer) for e in done[len(HOSTILE) :]} == {("ok", r"\boxed{42}")}
     assert client.zygote().process.pid == zygote
 
 
