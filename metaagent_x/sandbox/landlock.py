@@ -49,8 +49,12 @@ class Landlock:
         for abi, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
             if self.abi < abi:
                 self.handled &= ~right
-        self.places = [(fd, READ_FILE | READ_DIR) for path in readable if (fd := _open(path)) is not None]
-        self.places += [(fd, READ_FILE | WRITE_FILE | TRUNCATE) for path in writable if (fd := _open(path)) is not None]
+        kinds = ((readable, READ_FILE | READ_DIR), (writable, READ_FILE | WRITE_FILE | TRUNCATE))
+        self.rules = [
+            self._rule(os.open(path, os.O_PATH), rights)
+            for paths, rights in kinds
+            for path in sorted({os.path.realpath(p) for p in paths if os.path.exists(p)})
+        ]
 
     def restrict(self, folder: str) -> None:
         """From here on this process (of one thread) opens nothing but the places, and files in its folder.
@@ -62,30 +66,19 @@ class Landlock:
         size = 24 if self.abi >= 6 else 16 if self.abi >= 4 else 8
         ruleset = self._ask(CREATE_RULESET, ctypes.byref(rules), size, 0)
         own = os.open(folder, os.O_PATH)
-        for fd, rights in [*self.places, (own, OWN)]:
-            allowed = rights & self.handled & (ALL_RIGHTS if _is_folder(fd) else OF_FILES)
-            self._ask(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(_Beneath(allowed, fd)), 0)
+        for rule in [*self.rules, self._rule(own, OWN)]:
+            self._ask(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0)
         self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         self._ask(RESTRICT_SELF, ruleset, 0)
         os.close(ruleset)
         os.close(own)
+
+    def _rule(self, fd: int, rights: int) -> _Beneath:
+        rights &= self.handled if stat.S_ISDIR(os.fstat(fd).st_mode) else self.handled & OF_FILES
+        return _Beneath(rights, fd)
 
     def _ask(self, *args: object) -> int:
         result = self.libc.syscall(*args)
         if result < 0:
             raise Unsupported(f"Landlock: {errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())}")
         return result
-
-
-ALL_RIGHTS = (1 << 16) - 1
-
-
-def _open(path: str) -> int | None:
-    try:
-        return os.open(path, os.O_PATH)
-    except OSError:
-        return None
-
-
-def _is_folder(fd: int) -> bool:
-    return stat.S_ISDIR(os.fstat(fd).st_mode)

@@ -12,14 +12,15 @@ from metaagent_x.sandbox.folders import is_full
 
 LINUX = sys.platform == "linux"
 NICE, NICE_BUSY = 10, 19  # of a run, and of one that computes for long: the host comes first, then what is soon done
-BUSY_S = 0.02  # CPU seconds of a run that computes for long; a script that only asks agents needs a fifth
-FIRST_LOOK_S, LOOK_S, LOOK_IDLE_S = 0.02, 0.05, 0.4  # seconds between two looks at a run; at one that does little
+BUSY_S = 0.005  # CPU seconds without a pause after which a run computes for long; starting a script takes 0.003
+LOOK_S, LOOK_BUSY_S, LOOK_IDLE_S = 0.005, 0.05, 0.4  # between looks: at first, at a busy run, at one that does nothing
+COUNT_S = 0.01  # CPU seconds between two counts of threads and files: what takes a run less is no flood
 MAX_THREADS = 600
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 64 << 20
 MAX_WRITTEN_BYTES = 256 << 20  # ever: a file can be removed and still be there, held open or mapped
 MAX_STARVED = 4.0  # time without a core does not count against the wall limit, up to so many times the limit
-TICKS = os.sysconf("SC_CLK_TCK")
-THREADS, USER_TICKS, SYSTEM_TICKS = 17, 11, 12  # fields of /proc/PID/stat after the name (man 5 proc)
+PROCESS_CLOCK = 2  # of all threads, by the scheduler (clockid of another process: man 2 clock_gettime)
+THREADS = 17  # field of /proc/PID/stat after the name (man 5 proc)
 
 
 class Run:
@@ -34,8 +35,10 @@ class Run:
     def __init__(self, pid: int, folder: str, report: socket.socket, wall_s: float, session: bool):
         self.pid, self.folder, self.report, self.session, self.killed = pid, folder, report, session, ""
         self.wall_s, self.start = wall_s, time.monotonic()
-        self.deadline = self.start + wall_s
-        self.cpu_s, self.busy, self.pause, self.next_look = 0.0, False, FIRST_LOOK_S, self.start + FIRST_LOOK_S
+        self.deadline, self.next_look, self.pause = self.start + wall_s, self.start + LOOK_S, LOOK_S
+        self.clock = (~pid << 3) | PROCESS_CLOCK
+        self.cpu_s, self.counted_s, self.busy = 0.0, 0.0, False
+        self.since = (self.start, 0.0, 0.0)  # time, CPU seconds, seconds of waiting for a core: where a streak began
 
     @property
     def due(self) -> float:
@@ -43,31 +46,34 @@ class Run:
 
     def look(self, now: float) -> str:
         """The limit that it has reached, as a status word, or "". Makes a busy run give way."""
-        if now >= self.deadline and not self._starved(now):
-            return "wall"
-        if now < self.next_look:
-            return ""
-        cpu_s, threads = self._usage()
-        idle = cpu_s == self.cpu_s and LINUX
-        self.cpu_s, self.pause = cpu_s, min(2 * self.pause, LOOK_IDLE_S) if idle else LOOK_S
-        self.next_look = now + self.pause
-        if idle:
-            return ""
-        if threads > MAX_THREADS:
-            return "threads"
-        if is_full(self.folder, MAX_FILES, MAX_FOLDER_BYTES) or self._written() > MAX_WRITTEN_BYTES:
-            return "output"
-        if cpu_s >= BUSY_S and not self.busy:
-            self.busy = True
-            self._give_way()
+        if now >= self.deadline:
+            self.deadline = self.start + self.wall_s + min(self._waited(), MAX_STARVED * self.wall_s)
+            if now >= self.deadline:
+                return "wall"
+        cpu_s = self._cpu()
+        idle = cpu_s == self.cpu_s
+        self.pause = min(2 * self.pause, LOOK_IDLE_S) if idle else LOOK_BUSY_S if self.busy else LOOK_S
+        self.next_look, self.cpu_s = now + self.pause, cpu_s
+        if not self.busy and cpu_s - self.since[1] > BUSY_S:
+            self._judge_manners(now, cpu_s)
+        if cpu_s - self.counted_s > COUNT_S or not LINUX:
+            self.counted_s = cpu_s
+            return self._count()
         return ""
 
-    def _give_way(self) -> None:
-        """A program runs after all others; a script only while nobody else wants the core, and is put off it at once.
+    def _judge_manners(self, now: float, cpu_s: float) -> None:
+        """Has it been on a core, or waiting for one, nearly all the time since the last pause? Then it gives way.
 
-        The latter is what keeps the others quick: at any niceness a busy process is left on its core for some
-        milliseconds before one that was woken gets it.
+        A program runs after all others; a script only while nobody else wants the core, and is put off it at once. The
+        latter is what keeps the others quick: at any niceness a busy process is left on its core for some milliseconds
+        before one that was woken gets it.
         """
+        waited_s = self._waited()
+        began, cpu_then, waited_then = self.since
+        self.since = (now, cpu_s, waited_s)
+        if cpu_s - cpu_then + waited_s - waited_then < 0.8 * (now - began):
+            return
+        self.busy = True
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PGRP, self.pid, NICE_BUSY)  # all its threads
         if self.session and LINUX:
@@ -75,31 +81,34 @@ class Run:
                 for thread in os.listdir(f"/proc/{self.pid}/task"):
                     os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
 
-    def _starved(self, now: float) -> bool:
-        """True if it has waited for a core so long that its wall limit is not reached yet; moves the deadline."""
-        try:
-            waited_s = int(self._read("schedstat").split()[1]) / 1e9
-        except (OSError, IndexError):
-            return False
-        self.deadline = self.start + self.wall_s + min(waited_s, MAX_STARVED * self.wall_s)
-        return now < self.deadline
+    def _count(self) -> str:
+        with contextlib.suppress(OSError):
+            # As bytes: the name of the process in it is the program's choice.
+            if int(self._read("stat").rpartition(b")")[2].split()[THREADS]) > MAX_THREADS:
+                return "threads"
+        if is_full(self.folder, MAX_FILES, MAX_FOLDER_BYTES):
+            return "output"
+        with contextlib.suppress(OSError):
+            written = next(line for line in self._read("io").splitlines() if line.startswith(b"wchar"))
+            if int(written.split()[1]) > MAX_WRITTEN_BYTES:
+                return "output"
+        return ""
 
-    def _usage(self) -> tuple[float, int]:
-        """CPU seconds and number of threads; zeros where there is no /proc, or no process any more."""
+    def _cpu(self) -> float:
+        """CPU seconds of all its threads; 0 where the system has no such clock, or the process is gone."""
         try:
-            fields = self._read("stat").rpartition(b")")[2].split()
+            return time.clock_gettime(self.clock)
         except OSError:
-            return 0.0, 0
-        return (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / TICKS, int(fields[THREADS])
+            return 0.0
 
-    def _written(self) -> int:
-        """Bytes that it has ever written."""
-        try:
-            return next(int(line.split()[1]) for line in self._read("io").splitlines() if line.startswith(b"wchar"))
-        except OSError:
-            return 0
+    def _waited(self) -> float:
+        """Seconds that its threads have waited for a core; 0 where the kernel does not count."""
+        waited = 0
+        with contextlib.suppress(OSError, IndexError):
+            for thread in os.listdir(f"/proc/{self.pid}/task")[:64]:
+                waited += int(self._read(f"task/{thread}/schedstat").split()[1])
+        return waited / 1e9
 
     def _read(self, name: str) -> bytes:
-        """A file of /proc, as bytes: the name of the process in it is the program's choice."""
         with open(f"/proc/{self.pid}/{name}", "rb") as file:
             return file.read()

@@ -261,9 +261,6 @@ def main(control_fd: int, folder: str, mode: str) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     containment = Containment() if mode == "strict" else None
     preload = PRELOAD if containment is None or containment.files else PRELOAD + PRELOAD_WITHOUT_FILES
-    # Where the scheduler goes by sessions first, that of the zygote and all runs comes after that of the host.
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
-        file.write(str(NICE))
     for name in preload:
         importlib.import_module(name)
     gc.collect()
