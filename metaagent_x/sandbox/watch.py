@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
+from collections.abc import Collection
 
 from metaagent_x.sandbox.folders import is_full
 
 LINUX = sys.platform == "linux"
 NICE, NICE_BUSY = 10, 19  # of a run, and of one that computes for long: the host comes first, then what is soon done
-BUSY_S = 0.005  # CPU seconds without a pause after which a run computes for long; starting a script takes 0.003
+# CPU seconds without a pause after which a run gives way, and a script is held back too; a script starts in 0.003.
+BUSY_S = (0.005, 0.01)
+QUIET_S = 0.1  # without activity of other runs, until scripts that are held back go on
+HELD_S, TURN_S = 0.5, 0.01  # they have a turn so often in any case, so long
 LOOK_S, LOOK_BUSY_S, LOOK_IDLE_S = 0.005, 0.05, 0.4  # between looks: at first, at a busy run, at one that does nothing
 COUNT_S = 0.01  # CPU seconds between two counts of threads and files: what takes a run less is no flood
 MAX_THREADS = 600
@@ -37,7 +42,8 @@ class Run:
         self.wall_s, self.start = wall_s, time.monotonic()
         self.deadline, self.next_look, self.pause = self.start + wall_s, self.start + LOOK_S, LOOK_S
         self.clock = (~pid << 3) | PROCESS_CLOCK
-        self.cpu_s, self.counted_s, self.busy = 0.0, 0.0, False
+        self.cpu_s, self.counted_s, self.gave_way = 0.0, 0.0, 0
+        self.active_at, self.held_at, self.went_on_at = self.start, 0.0, 0.0
         self.since = (self.start, 0.0, 0.0)  # time, CPU seconds, seconds of waiting for a core: where a streak began
 
     @property
@@ -51,10 +57,12 @@ class Run:
             if now >= self.deadline:
                 return "wall"
         cpu_s = self._cpu()
-        idle = cpu_s == self.cpu_s
-        self.pause = min(2 * self.pause, LOOK_IDLE_S) if idle else LOOK_BUSY_S if self.busy else LOOK_S
+        if cpu_s == self.cpu_s:
+            self.pause = min(2 * self.pause, LOOK_IDLE_S)
+        else:
+            self.active_at, self.pause = now, LOOK_BUSY_S if self.gave_way == len(BUSY_S) else LOOK_S
         self.next_look, self.cpu_s = now + self.pause, cpu_s
-        if not self.busy and cpu_s - self.since[1] > BUSY_S:
+        if self.gave_way < len(BUSY_S) and cpu_s - self.since[1] > BUSY_S[self.gave_way]:
             self._judge_manners(now, cpu_s)
         if cpu_s - self.counted_s > COUNT_S or not LINUX:
             self.counted_s = cpu_s
@@ -64,22 +72,39 @@ class Run:
     def _judge_manners(self, now: float, cpu_s: float) -> None:
         """Has it been on a core, or waiting for one, nearly all the time since the last pause? Then it gives way.
 
-        A program runs after all others; a script only while nobody else wants the core, and is put off it at once. The
-        latter is what keeps the others quick: at any niceness a busy process is left on its core for some milliseconds
-        before one that was woken gets it.
+        At first it runs after all others. A script then gets a core only while nobody else wants it, and is held back
+        while others are at work (`take_turns`): any process that computes costs those beside it some of their speed.
         """
         waited_s = self._waited()
         began, cpu_then, waited_then = self.since
-        self.since = (now, cpu_s, waited_s)
         if cpu_s - cpu_then + waited_s - waited_then < 0.8 * (now - began):
+            self.since = (now, cpu_s, waited_s)
             return
-        self.busy = True
+        self.gave_way += 1
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PGRP, self.pid, NICE_BUSY)  # all its threads
-        if self.session and LINUX:
-            with contextlib.suppress(OSError):
+            if self.gave_way == 1:
+                os.setpriority(os.PRIO_PGRP, self.pid, NICE_BUSY)  # all its threads
+            elif self.session and LINUX:
                 for thread in os.listdir(f"/proc/{self.pid}/task"):
                     os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+
+    @property
+    def computes(self) -> bool:
+        """True for a script that has computed so long that it is held back for others."""
+        return self.session and self.gave_way == len(BUSY_S)
+
+    def hold_back(self, crowded: bool, now: float) -> None:
+        """Stops it while others are at work, but for a short turn now and then."""
+        if crowded and not self.held_at and now - self.went_on_at > TURN_S:
+            self.held_at = now
+            self._signal(signal.SIGSTOP)
+        elif self.held_at and (not crowded or now - self.held_at > HELD_S):
+            self.held_at, self.went_on_at = 0.0, now
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
 
     def _count(self) -> str:
         with contextlib.suppress(OSError):
@@ -112,3 +137,11 @@ class Run:
     def _read(self, name: str) -> bytes:
         with open(f"/proc/{self.pid}/{name}", "rb") as file:
             return file.read()
+
+
+def take_turns(runs: Collection[Run], now: float) -> None:
+    """Holds back the scripts that compute while other runs are at work."""
+    if computing := [run for run in runs if run.computes and not run.killed]:
+        crowded = any(now - run.active_at < QUIET_S for run in runs if not run.computes)
+        for run in computing:
+            run.hold_back(crowded, now)

@@ -34,7 +34,7 @@ from typing import Any
 from metaagent_x.sandbox import program
 from metaagent_x.sandbox.containment import EFFECTS, Containment
 from metaagent_x.sandbox.folders import remove
-from metaagent_x.sandbox.watch import LINUX, NICE, Run
+from metaagent_x.sandbox.watch import LINUX, NICE, Run, take_turns
 
 # Imported before the first fork, so that no program pays for them again.
 PRELOAD = (
@@ -95,6 +95,7 @@ class Zygote:
             for run in self.runs.values():
                 if not run.killed and now >= run.due and (reason := run.look(now)):
                     self._kill(run, reason)
+            take_turns(self.runs.values(), now)
             self._reap()
         for run in self.runs.values():
             self._kill(run, "host")
