@@ -8,7 +8,8 @@ alternative is one fresh interpreter for each execution, which connects and send
 once with what a client of a model server imports (json, asyncio, ssl, urllib). "call" is the time for 20 more calls of
 each of the 128 scripts, divided by their number, with an engine that answers at once. "tool" is `run_python` of
 print(1), one after the other, against `python -c`. "hostile" is the time until 120 honest scripts of four calls are
-done while 8 more run: honest ones, or ones that loop, fill memory, start threads, or flood.
+done while 8 more run: honest ones, or ones that loop, fill memory, start threads, or flood; by how long the engine takes
+for a call.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from metaagent_x.sandbox import client
 from metaagent_x.tasks.task import Task
 
 SCRIPTS, CALLS, REPEATS = 128, 20, 7
+ENGINE_S = (0.0, 0.25, 1.0)
 TASK = Task("t", "math", "What is 3 + 4?")
 HONEST = "a = solver()\nfor _ in range(4):\n    answer = a(task)"
 HOSTILE = (
@@ -143,10 +145,11 @@ def tool(run: Callable[[], object], count: int = 100) -> float:
     return statistics.median(times) * 1e3
 
 
-async def batch(others: tuple[str, ...]) -> float:
-    """Seconds until 120 honest scripts are done beside these."""
+async def batch(others: tuple[str, ...], engine_s: float = 0.0) -> float:
+    """Seconds until 120 honest scripts are done beside these, with an engine that takes so long for a call."""
 
     async def answer(request: CallRequest) -> Call:
+        await asyncio.sleep(engine_s)
         return reply(request)
 
     budget = Budget(wall_s=8.0, cpu_s=4.0)
@@ -189,11 +192,14 @@ async def main() -> None:
     plain = [sys.executable, "-c", "print(1)"]
     lines.append(f"| python -c | {tool(lambda: subprocess.run(plain, capture_output=True), 30):.1f} |")
     sandbox.use("strict")
-    pairs = [(await batch((HONEST,) * len(HOSTILE)), await batch(HOSTILE)) for _ in range(REPEATS)]
-    honest, hostile = (statistics.median(p[i] for p in pairs) for i in (0, 1))
-    ratio = statistics.median(b / a for a, b in pairs)
-    lines += ["", f"120 honest scripts beside 8 honest ones: {honest:.2f} s; beside 8 hostile ones: {hostile:.2f} s; "
-              f"median of the ratios {ratio:.2f}"]  # fmt: skip
+    lines += ["", "| 120 honest scripts, a call takes | beside 8 honest ones, s | beside 8 hostile ones, s | ratio |",
+              "|---|---|---|---|"]  # fmt: skip
+    for engine_s in ENGINE_S:
+        beside = (HONEST,) * len(HOSTILE)
+        pairs = [(await batch(beside, engine_s), await batch(HOSTILE, engine_s)) for _ in range(REPEATS)]
+        honest, hostile = (statistics.median(p[i] for p in pairs) for i in (0, 1))
+        ratio = statistics.median(b / a for a, b in pairs)
+        lines.append(f"| {engine_s:g} s | {honest:.2f} | {hostile:.2f} | {ratio:.2f} |")
     table = "\n".join(lines)
     print(table)
     if "--append" in sys.argv:
