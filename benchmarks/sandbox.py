@@ -8,8 +8,7 @@ alternative is one fresh interpreter for each execution, which connects and send
 once with what a client of a model server imports (json, asyncio, ssl, urllib). "call" is the time for 20 more calls of
 each of the 128 scripts, divided by their number, with an engine that answers at once. "tool" is `run_python` of
 print(1), one after the other, against `python -c`. "hostile" is the time until 120 honest scripts of four calls are
-done while 8 more run: honest ones, or ones that loop, fill memory, start threads, or flood; by how long the engine takes
-for a call.
+done while 8 more run: honest ones, or ones that loop, fill memory, start threads, or flood; by how long a call takes.
 """
 
 from __future__ import annotations
