@@ -17,6 +17,7 @@ import secrets
 import signal
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,9 @@ answer = critic()(output)
 """
 SETTLE_S = 5.0  # within which what is left of a killed process must be gone
 SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO, signal.SIGALRM, signal.SIGURG)
+PLACES = (
+    "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run", "/", "/usr/lib", sys.prefix, str(ROOT), str(Path.home()),
+)  # fmt: skip
 POOLS = ("asyncio", "tools")  # names of threads that wait for the next job
 EARLIER = ("earlier program", "earlier input", "earlier script", "earlier reply")
 
@@ -110,6 +114,8 @@ class Scene:
             signal.signal(number, handler)
         for listener in self.listeners.values():
             listener.close()
+        for path in self._files():
+            os.unlink(path)
         sandbox.close()
 
     # One attack
@@ -218,12 +224,14 @@ class Scene:
 
     def _names(self) -> list[str]:
         """Files, sockets and shared memory anywhere that carry the attack's mark."""
-        places = ["/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run", "/", str(ROOT), str(Path.home())]
-        found = [f"{p}/{n}" for p in places if os.path.isdir(p) for n in os.listdir(p) if self.tag in n]
+        found = self._files()
         own = "@" + self.tag  # the abstract listener
         sockets = [x.split()[-1] for x in Path("/proc/net/unix").read_text().split("\n") if self.tag in x]
         shared = [f"{kind} {line.split()[0]}" for kind in ("shm", "sem", "msg") for line in _system_v(kind)]
         return sorted(found) + [name for name in sockets if name != own] + shared
+
+    def _files(self) -> list[str]:
+        return [f"{p}/{n}" for p in PLACES if os.access(p, os.R_OK) for n in os.listdir(p) if self.tag in n]
 
     def _received(self) -> list[str]:
         """Listeners that somebody reached."""

@@ -3,7 +3,6 @@
 All are harmless. They run in mode "process", which contains no file, socket or signal.
 """
 
-import os
 import resource
 import subprocess
 import sys
@@ -14,14 +13,13 @@ from attack_programs import Attack
 from attack_scene import Scene
 
 from metaagent_x import sandbox
-from metaagent_x.sandbox import client
 
 ESCAPES = (  # program, what the checker must say
     ("report(read(CANARY + '/secret.txt'))", "saw the secret 'file secret.txt'"),
     ("raise ValueError(read(CANARY + '/data/rows.jsonl'))", "saw the secret 'file data/rows.jsonl'"),
     ("write(CANARY + '/new')", "the canary folder"),
     ("write(CANARY + '/secret.txt')", "the canary folder"),
-    ("os.chmod(CANARY + '/secret.txt', 0)", "the canary folder"),
+    ("os.chmod(CANARY + '/secret.txt', 0o640)", "the canary folder"),
     ("os.utime(CANARY + '/data', (1, 1))", "the canary folder"),
     ("os.link(CANARY + '/secret.txt', CANARY + f'/{WAY}')", "the canary folder"),
     ("write('../' + WAY)", "private folders"),
@@ -46,10 +44,6 @@ def open_scene(tmp_path, monkeypatch):
     scene, open_files = Scene(tmp_path, "process"), resource.getrlimit(resource.RLIMIT_NOFILE)
     yield scene
     resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
-    for folder in ("/tmp", client.zygote().folder):
-        for name in ("tool", "script", scene.tag):
-            if os.path.exists(f"{folder}/{name}"):
-                os.unlink(f"{folder}/{name}")
     scene.close()
     sandbox.use("strict")
 

@@ -7,8 +7,10 @@ import concurrent.futures
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from attack_scene import POOLS
 
 from metaagent_x.mas import Budget, Call, CallRequest, Execution, Script, run_script, tools
 from metaagent_x.sandbox import Limits, client, run_python
@@ -37,36 +39,27 @@ async def run(script: str, wall_s: float = 60.0) -> Execution:
     return await run_script(Script(script, script), Task("t/1", "math", "What is 6 * 7?"), chat, budget=budget)
 
 
-def counts() -> tuple[int, int, int, list[str]]:
-    """Descriptors and threads of this process, descriptors and folders of the zygote."""
+def left() -> tuple[int, int, list[str], list[str]]:
+    """Descriptors and threads of this process; folders and children of the zygote."""
     zygote = client.zygote()
-    threads = [t for t in threading.enumerate() if not t.name.startswith(("asyncio", "tools"))]
-    descriptors = [len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", zygote.process.pid)]
-    return descriptors[0], len(threads), descriptors[1], os.listdir(zygote.folder)
-
-
-def settled(before: tuple) -> tuple:
-    for _ in range(200):
-        if counts() == before and not children():
-            break
-        time.sleep(0.01)
-    return counts()
-
-
-def children() -> list[str]:
-    pid = client.zygote().process.pid
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return file.read().split()
+    pid = zygote.process.pid
+    threads = [t for t in threading.enumerate() if not t.name.startswith(POOLS)]
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return len(os.listdir("/proc/self/fd")), len(threads), os.listdir(zygote.folder), children
 
 
 def loops_leave_nothing(loops: int, quick: int) -> None:
     run_python("print(1)")
-    before = settled(counts())
+    before = left()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         hogs = list(pool.map(lambda code: run_python(code, limits=QUICK).status, ["while True: pass"] * loops))
         others = list(pool.map(lambda i: run_python(f"print({i})").stdout, range(quick)))
     assert hogs == ["cpu"] * loops and others == [f"{i}\n" for i in range(quick)]
-    assert settled(before) == before and children() == []
+    for _ in range(200):  # the kernel takes a moment
+        if left() == before:
+            break
+        time.sleep(0.01)
+    assert left() == before and before[2:] == ([], [])
 
 
 @pytest.mark.fault("B016")
