@@ -19,7 +19,7 @@ PLAIN: dict[str, tuple[int | None, int | None]] = {
     # descriptors
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67),
     "pwrite64": (18, 68), "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287),
-    "lseek": (8, 62), "close": (3, 57), "close_range": (436, 436), "dup": (32, 23), "dup2": (33, None),
+    "lseek": (8, 62), "close": (3, 57), "dup": (32, 23), "dup2": (33, None),
     "dup3": (292, 24), "pipe": (22, None), "pipe2": (293, 59), "fsync": (74, 82), "fdatasync": (75, 83),
     "ftruncate": (77, 46), "fstat": (5, 80), "sendfile": (40, 71), "copy_file_range": (326, 285), "flock": (73, 32),
     "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72), "epoll_create": (213, None),
@@ -59,7 +59,7 @@ FILES: dict[str, tuple[int | None, int | None]] = {
 Condition = tuple[int, int, int]
 ALL = 0xFFFFFFFF
 PID = 0x7EADBEEF  # stands for the pid of the process, which is known after the fork
-CLONE_THREAD, CLONE_NEW = 0x00010000, 0x7E020000
+CLONE_THREAD, CLONE_FILES, CLONE_NEW = 0x00010000, 0x00000400, 0x7E020000
 AF_UNIX = 1
 O_TRUNC, O_ACCMODE, O_RDONLY = 0o1000, 0o3, 0
 
@@ -74,7 +74,9 @@ def _one_of(argument: int, *values: int) -> list[list[Condition]]:
 
 _NO_ADDRESS: list[list[Condition]] = [[(_low(4), ALL, 0), (_low(4) + 1, ALL, 0)]]
 CONDITIONAL: dict[str, tuple[tuple[int | None, int | None], list[list[Condition]]]] = {
-    "clone": ((56, 220), [[(_low(0), CLONE_THREAD | CLONE_NEW, CLONE_THREAD)]]),  # threads, never processes
+    # Threads, never processes; with the descriptors of all others, else the limit on open files would be each one's.
+    "clone": ((56, 220), [[(_low(0), CLONE_THREAD | CLONE_FILES | CLONE_NEW, CLONE_THREAD | CLONE_FILES)]]),
+    "close_range": ((436, 436), _one_of(2, 0, 4)),  # now or on exec, but no descriptors of its own for a thread
     "kill": ((62, 129), _one_of(0, PID)),
     "tgkill": ((234, 131), _one_of(0, PID)),
     "sendto": ((44, 206), _NO_ADDRESS),  # to its peer only: datagrams reach abstract sockets of the host

@@ -23,6 +23,7 @@ COUNT_S = 0.01  # CPU seconds between two counts of threads and files: what take
 MAX_THREADS = 600
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 64 << 20
 MAX_WRITTEN_BYTES = 256 << 20  # ever: a file can be removed and still be there, held open or mapped
+MAX_REMOVED = 64  # files that are removed and still mapped: they may have been written through memory
 MAX_STARVED = 4.0  # time without a core does not count against the wall limit, up to so many times the limit
 PROCESS_CLOCK = 2  # of all threads, by the scheduler (clockid of another process: man 2 clock_gettime)
 THREADS = 17  # field of /proc/PID/stat after the name (man 5 proc)
@@ -116,6 +117,8 @@ class Run:
         with contextlib.suppress(OSError):
             written = next(line for line in self._read("io").splitlines() if line.startswith(b"wchar"))
             if int(written.split()[1]) > MAX_WRITTEN_BYTES:
+                return "output"
+            if self._read("maps").count(b" (deleted)\n") > MAX_REMOVED:
                 return "output"
         return ""
 
