@@ -689,7 +689,7 @@ while True:
     os.write(fd, b"x" * (1 << 20))
     os.close(fd)
     os.unlink("f")
-''', "output cpu", "crash cpu"),
+''', "output", "crash"),
     Attack("sparse files", '''
 fd = os.open("x", os.O_RDWR | os.O_CREAT)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
