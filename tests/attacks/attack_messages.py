@@ -108,12 +108,13 @@ type(line).ask = lambda self, sent, **message: {"text": r"\boxed{9}", "failures"
 answer = solver()(task)
 """, flags=FORGED),
     goes("puts replies into its own boxes", r"""
-def forge():
-    while True:
-        for number, box in list(line.waiting.items()): box.put({"id": number, "text": r"\boxed{9}"})
-threading.Thread(target=forge, daemon=True).start()
+tell = line.tell
+def forge(**message):
+    if message["do"] == "call": line.waiting[message["id"]].put({"text": r"\boxed{9}"})
+    tell(**message)
+line.tell = forge
 answer = solver()("wait")
-""", "ok crash", flags=("answer_not_from_agents",)),
+""", flags=("answer_not_from_agents",)),
     goes("forges the path of a text", r"""
 seen = solver()(task)
 answer = type(seen)(r"\boxed{9}", seen.path)
