@@ -128,8 +128,8 @@ def contain(config: Settings) -> str:
     """Starts the sandbox. Returns how programs are contained, in words. Raises ConfigError where it cannot be done."""
     try:
         return f"{config.sandbox} ({', '.join(sandbox.use(config.sandbox))})"
-    except sandbox.SandboxRefused as refusal:
-        raise ConfigError(str(refusal)) from refusal
+    except sandbox.SandboxFailure as failure:
+        raise ConfigError(str(failure)) from failure
 
 
 def check_vocabulary(config: Settings, model: Qwen3Config) -> None:

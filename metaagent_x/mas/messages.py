@@ -7,10 +7,11 @@ from typing import Any
 
 from metaagent_x.mas.records import CallRequest
 
-PATH = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,40}")
+PATH = re.compile(r"(0|[1-9][0-9]{0,3})(\.(0|[1-9][0-9]{0,3})){0,40}")  # one place has one path
 CONVERSATION = re.compile(rf"(m{PATH.pattern})?")
 MAX_NAME_CHARS = 200
 MAX_TEXT_CHARS = 100_000  # of a text to be read for its answer; a completion has fewer
+BYTES_A_CALL = 1 << 19  # that a script sends for a call, with all that it asks about the reply
 LINK_KINDS = ("pass", "vote", "judge", "tests", "answer")
 
 
@@ -26,7 +27,10 @@ class Allowance:
 
     def __init__(self, calls: int):
         """For a budget of so many calls."""
-        self.left = {"characters": 2 * MAX_TEXT_CHARS * calls, "links": 1000 * calls, "comparisons": 4 * calls * calls}
+        self.left = {
+            "bytes": BYTES_A_CALL * (2 + calls), "characters": 2 * MAX_TEXT_CHARS * calls, "links": 1000 * calls,
+            "comparisons": 4 * calls * calls,
+        }  # fmt: skip
 
     def spend(self, what: str, amount: int) -> None:
         """Raises Malformed when more is asked for than is left."""

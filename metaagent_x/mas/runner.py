@@ -14,15 +14,14 @@ from typing import Any
 from metaagent_x import sandbox
 from metaagent_x.mas import messages, tools
 from metaagent_x.mas.prompts import FULL, PromptSet
-from metaagent_x.mas.provenance import from_agents, whispered
-from metaagent_x.mas.records import Budget, Call, CallRefused, CallRequest, Execution, ToolRun
+from metaagent_x.mas.provenance import as_said, from_agents, whispered, whole
+from metaagent_x.mas.records import TEST_RUNS, Budget, Call, CallRefused, CallRequest, Execution, ToolRun
 from metaagent_x.mas.script import Script
 from metaagent_x.mas.shares import NEEDS, Ledger, Share
 from metaagent_x.tasks.math import is_equivalent
 from metaagent_x.tasks.task import Task
 
 ENTRY = "metaagent_x.mas.child:main"
-TEST_RUNS = 6
 FORMS = {"applied": "answer_applied", "main": "answer_from_main"}  # flags of answers that are not given as text
 MAX_MESSAGES = 20_000
 MAX_PENDING = 128
@@ -80,7 +79,7 @@ class _Run:
     ):  # fmt: skip
         self.task, self.chat, self.budget, self.prompts = task, chat, budget, prompts
         self.run_tests, self.brief, self.equivalent = run_tests, brief, equivalent
-        self.execution = Execution()
+        self.script, self.execution = Script("", ""), Execution()
         b = self.budget
         self.ledger: Ledger[Request] = Ledger(calls=b.calls, tokens=b.tokens, tools=b.tool_runs, tests=TEST_RUNS)
         self.stopped = ""
@@ -95,6 +94,7 @@ class _Run:
         self.session: sandbox.Session
 
     async def execute(self, script: Script) -> Execution:
+        self.script = script
         limits = sandbox.Limits(
             cpu_s=self.budget.cpu_s, wall_s=self.budget.wall_s + BACKSTOP_S, memory_mb=self.budget.memory_mb
         )
@@ -128,9 +128,11 @@ class _Run:
         task = {"task": self.task.prompt, "kind": self.task.kind}
         await self.session.send({"script": script.text, **task, "prompts": self.prompts.for_script()})
         for _ in range(MAX_MESSAGES):
+            before = self.session.received_bytes
             message = await self.session.receive()
             if message is None or self.failure is not None:
                 return
+            self.allowance.spend("bytes", self.session.received_bytes - before)
             if message.get("do") == "end":
                 self.said_end = message
                 return
@@ -268,8 +270,13 @@ class _Run:
             return {"text": await asyncio.to_thread(self.brief, text)}
 
     async def _classes(self, texts: list[str]) -> dict[str, Any]:
+        kind, calls = self.task.kind, list(self.execution.calls)
+
+        def classes() -> list[int]:
+            return tools.classes(kind, [whole(kind, text, calls) for text in texts], self.equivalent)
+
         async with self.reading:
-            return {"classes": await asyncio.to_thread(tools.classes, self.task.kind, texts, self.equivalent)}
+            return {"classes": await asyncio.to_thread(classes)}
 
     def _link(self, links: list[tuple[str, str, str]]) -> None:
         self.allowance.spend("links", len(links))
@@ -319,9 +326,10 @@ class _Run:
                 e.flags.add("answer_unset")
                 answer = self._last_text()
             e.answer = answer or ""
+            e.answer = as_said(self.task, e)
             if not from_agents(self.task, e):
                 e.flags.add("answer_not_from_agents")
-            if whispered(self.task, e):
+            if whispered(self.task, e, self.script.text):
                 e.flags.add("answer_in_script")
         return e
 

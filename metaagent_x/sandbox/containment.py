@@ -31,7 +31,9 @@ from metaagent_x.sandbox.seccomp import Unsupported
 EFFECTS = ("network", "processes", "signals", "reads", "writes")
 # What programs may import besides the standard library, where it is installed.
 PACKAGES = ("numpy", "numpy.libs", "scipy", "scipy.libs", "sympy", "mpmath", "networkx", "sortedcontainers")
-SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/dev/urandom", "/dev/zero")
+HIDDEN = ("site-packages", "dist-packages")  # all other packages, ours among them where it is installed
+SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/dev/urandom", "/dev/zero",
+          "/usr/share/zoneinfo")  # fmt: skip
 CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x04000000, 0x08000000, 0x10000000, 0x40000000
 CAPABILITY_VERSION_3 = 0x20080522
 
@@ -56,7 +58,8 @@ class Containment:
       files: whether contained programs can open files at all (their own folder, Python's library).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, private: str) -> None:
+        """`private` is where the folders of all runs are."""
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.layers: list[str] = []
         self.landlock: Landlock | None = None
@@ -67,7 +70,7 @@ class Containment:
         if isolate(self.libc):
             self.layers.append("own network and IPC namespaces")
         try:
-            self.landlock = Landlock(self.libc, readable(), ["/dev/null"])
+            self.landlock = Landlock(self.libc, private, readable(), ["/dev/null"], HIDDEN)
             self.layers.append(f"Landlock {self.landlock.abi}")
         except Unsupported as problem:
             self.layers.append(f"no files at all ({problem})")

@@ -35,8 +35,16 @@ class Landlock:
       abi: version that the kernel speaks; each adds kinds of access that it can refuse.
     """
 
-    def __init__(self, libc: ctypes.CDLL, readable: Sequence[str], writable: Sequence[str] = ()):
-        """Opens the places once; those that do not exist are left out.
+    def __init__(
+        self, libc: ctypes.CDLL, private: str, readable: Sequence[str], writable: Sequence[str] = (),
+        hidden: Sequence[str] = (),
+    ):  # fmt: skip
+        """Prepares the rules.
+
+        Args:
+          private: where the folders of all runs are.
+          readable, writable: files and folders; what does not exist is left out.
+          hidden: folders of such names in `readable` cannot be read, but where `readable` names something in them.
 
         Raises:
           Unsupported: the kernel has no Landlock (before 5.13, or not switched on).
@@ -49,12 +57,17 @@ class Landlock:
         for abi, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
             if self.abi < abi:
                 self.handled &= ~right
-        kinds = ((readable, READ_FILE | READ_DIR), (writable, READ_FILE | WRITE_FILE | TRUNCATE))
-        self.rules = [
-            self._rule(os.open(path, os.O_PATH), rights)
-            for paths, rights in kinds
-            for path in sorted({os.path.realpath(p) for p in paths if os.path.exists(p)})
-        ]
+        readable, writable = _existing(readable), _existing(writable)
+        self.rules = [self._rule(path, READ_FILE | READ_DIR) for path in readable]
+        self.rules += [self._rule(path, READ_FILE | WRITE_FILE | TRUNCATE) for path in writable]
+        # Rules can only allow. So what is hidden is left out of a second ruleset, for reading alone, which names what
+        # stands beside it. What both allow is open.
+        self.shown = self._ask(CREATE_RULESET, ctypes.byref(_Ruleset(READ_FILE, 0, 0)), 8, 0)
+        shown = [path for place in readable for path in _beside(place, hidden)]
+        for path in dict.fromkeys((private, *writable, *shown)):
+            rule = self._rule(path, READ_FILE)
+            self._ask(ADD_RULE, self.shown, PATH_BENEATH, ctypes.byref(rule), 0)
+            os.close(rule.fd)
 
     def restrict(self, folder: str) -> None:
         """From here on this process (of one thread) opens nothing but the places, and files in its folder.
@@ -65,15 +78,17 @@ class Landlock:
         rules = _Ruleset(self.handled, TCP if self.abi >= 4 else 0, SCOPES if self.abi >= 6 else 0)
         size = 24 if self.abi >= 6 else 16 if self.abi >= 4 else 8
         ruleset = self._ask(CREATE_RULESET, ctypes.byref(rules), size, 0)
-        own = os.open(folder, os.O_PATH)
-        for rule in [*self.rules, self._rule(own, OWN)]:
+        own = self._rule(folder, OWN)
+        for rule in [*self.rules, own]:
             self._ask(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0)
         self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        self._ask(RESTRICT_SELF, ruleset, 0)
+        for each in (self.shown, ruleset):
+            self._ask(RESTRICT_SELF, each, 0)
         os.close(ruleset)
-        os.close(own)
+        os.close(own.fd)
 
-    def _rule(self, fd: int, rights: int) -> _Beneath:
+    def _rule(self, path: str, rights: int) -> _Beneath:
+        fd = os.open(path, os.O_PATH)
         rights &= self.handled if stat.S_ISDIR(os.fstat(fd).st_mode) else self.handled & OF_FILES
         return _Beneath(rights, fd)
 
@@ -82,3 +97,23 @@ class Landlock:
         if result < 0:
             raise Unsupported(f"Landlock: {errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())}")
         return result
+
+
+def _existing(paths: Sequence[str]) -> list[str]:
+    return sorted({os.path.realpath(path) for path in paths if os.path.exists(path)})
+
+
+def _beside(path: str, hidden: Sequence[str], depth: int = 2) -> list[str]:
+    """The path, or where folders of hidden names stand in it, up to two levels deep, all that stands beside them."""
+    if depth == 0 or not os.path.isdir(path):
+        return [path]
+    out, found = [], False
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name in hidden:
+                found = True
+            elif not entry.is_symlink():  # where it leads is in a place of its own, or nowhere
+                inner = _beside(entry.path, hidden, depth - 1)
+                out += inner
+                found = found or inner != [entry.path]
+    return out if found else [path]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+MAX_STARVED = 20.0  # time without a core does not count against the wall limit, up to so many times the limit
+
 
 class SandboxFailure(RuntimeError):
     """The sandbox itself could not run something (infrastructure, never the fault of the program)."""
@@ -21,7 +23,7 @@ class Limits:
 
     Attributes:
       cpu_s: CPU seconds, rounded up to whole seconds (RLIMIT_CPU; each process that the program starts has its own).
-      wall_s: seconds from start to SIGKILL; time spent waiting for a core is not counted, up to four times this.
+      wall_s: seconds from start to SIGKILL; time spent waiting for a core is not counted, up to twenty times this.
       memory_mb: MiB of address space on top of the bare interpreter (RLIMIT_AS).
       output_bytes: bytes of stdout, of stderr, and of any one file. All files together: 1,000 and 64 MiB.
     """

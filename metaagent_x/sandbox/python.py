@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from metaagent_x.sandbox import client, folders
-from metaagent_x.sandbox.limits import Limits, Result, SandboxFailure
+from metaagent_x.sandbox.limits import MAX_STARVED, Limits, Result, SandboxFailure
 
 GRACE_S = 20.0  # a report this late means that the zygote hangs
 
@@ -69,7 +69,7 @@ def _file(name: str, data: bytes = b"") -> int:
 
 def _wait(zygote: client.Zygote, report: socket.socket, limits: Limits) -> dict:
     with report:
-        report.settimeout(limits.wall_s + GRACE_S)
+        report.settimeout((1 + MAX_STARVED) * limits.wall_s + GRACE_S)
         try:
             message = report.recv(4096)
         except TimeoutError:

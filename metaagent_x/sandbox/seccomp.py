@@ -12,7 +12,7 @@ import ctypes
 import errno
 import platform
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 # name: (x86_64, aarch64); None where an architecture lacks the call. From the kernel's unistd tables.
 PLAIN: dict[str, tuple[int | None, int | None]] = {
@@ -21,7 +21,7 @@ PLAIN: dict[str, tuple[int | None, int | None]] = {
     "pwrite64": (18, 68), "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287),
     "lseek": (8, 62), "close": (3, 57), "dup": (32, 23), "dup2": (33, None),
     "dup3": (292, 24), "pipe": (22, None), "pipe2": (293, 59), "fsync": (74, 82), "fdatasync": (75, 83),
-    "ftruncate": (77, 46), "fstat": (5, 80), "sendfile": (40, 71), "copy_file_range": (326, 285), "flock": (73, 32),
+    "ftruncate": (77, 46), "fstat": (5, 80), "sendfile": (40, 71), "copy_file_range": (326, 285),
     "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72), "epoll_create": (213, None),
     "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_wait": (232, None), "epoll_pwait": (281, 22),
     "epoll_pwait2": (441, 441), "eventfd": (284, None), "eventfd2": (290, 19), "recvfrom": (45, 207),
@@ -87,8 +87,8 @@ CONDITIONAL: dict[str, tuple[tuple[int | None, int | None], list[list[Condition]
     "sched_getscheduler": ((145, 120), _one_of(0, 0, PID)),
     "prctl": ((157, 167), _one_of(0, 15, 16)),  # the name of a thread, set and get
     "ioctl": ((16, 29), _one_of(1, 0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),  # isatty, size, FIONREAD, flags
-    # No F_SETOWN, F_SETSIG: they make the kernel send signals to any process.
-    "fcntl": ((72, 25), _one_of(1, 0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032)),
+    # No F_SETOWN, F_SETSIG: they make the kernel send signals to any process. No locks: others can read the same files.
+    "fcntl": ((72, 25), _one_of(1, 0, 1, 2, 3, 4, 1030, 1031, 1032)),
 }  # fmt: skip
 # open, openat: numbers, and which argument holds the flags. Opening for reading with O_TRUNC is refused: it empties a
 # file that Landlock before ABI 3 only lets be read.
@@ -196,12 +196,3 @@ class Filter:
 
 def _unsupported() -> Unsupported:
     return Unsupported(f"seccomp: {errno.errorcode.get(ctypes.get_errno(), ctypes.get_errno())}")
-
-
-def refusing(calls: Mapping[int, int], machine: str | None = None) -> list[Instruction]:
-    """A filter that refuses some calls (number -> errno) and allows the rest: plays an older or stricter system."""
-    arch = ARCHITECTURES[machine or platform.machine()][1]
-    out: list[Instruction] = [(LD, 0, 0, 4), (JEQ, 1, 0, arch), (RET, 0, 0, KILL), (LD, 0, 0, 0)]
-    for number, code in calls.items():
-        out += [(JEQ, 0, 1, number), (RET, 0, 0, ERRNO | code)]
-    return [*out, (RET, 0, 0, ALLOW)]

@@ -42,6 +42,7 @@ class Session:
     ):  # fmt: skip
         self._zygote, self._folder, self._report, self._limits = zygote, folder, report, limits
         self._reader, self._writer = reader, writer
+        self.received_bytes = 0  # so far
 
     async def receive(self) -> dict[str, Any] | None:
         """The next message, or None when the process has closed its end.
@@ -57,6 +58,7 @@ class Session:
             raise MalformedMessage(f"a line of more than {LINE_BYTES} bytes") from problem
         if not line:
             return None
+        self.received_bytes += len(line)
         try:
             message = json.loads(line)
         except (ValueError, RecursionError) as problem:

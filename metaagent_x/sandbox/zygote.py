@@ -7,7 +7,7 @@ What holds for a child in every mode: own process and process group; CPU, memory
 no environment; a private folder as working directory; every inherited descriptor closed but those of the job; SIGKILL
 at the wall limit; at the end its whole group is killed, and whatever it left behind is hunted down among the zygote's
 adopted children (Linux subreaper). While it runs, its threads, the files in its folder and what it writes are watched
-(`watch.py`). All runs give way to the host, and those that compute for long to all others.
+(`watch.py`). All runs come after the host, and those that compute after all others (`throttle.py`).
 
 In mode "strict" the kernel contains it besides (`containment.py`): no network, no new process, no signal to others, no
 file but Python's library and its own folder. Mode "process" does without: such a child can do what the user can.
@@ -34,7 +34,8 @@ from typing import Any
 from metaagent_x.sandbox import program
 from metaagent_x.sandbox.containment import EFFECTS, Containment
 from metaagent_x.sandbox.folders import remove
-from metaagent_x.sandbox.watch import LINUX, NICE, Run, take_turns
+from metaagent_x.sandbox.throttle import LINUX, NICE, take_turns
+from metaagent_x.sandbox.watch import Run
 
 # Imported before the first fork, so that no program pays for them again.
 PRELOAD = (
@@ -95,7 +96,7 @@ class Zygote:
             for run in self.runs.values():
                 if not run.killed and now >= run.due and (reason := run.look(now)):
                     self._kill(run, reason)
-            take_turns(self.runs.values(), now)
+            take_turns((run.throttle for run in self.runs.values() if not run.killed), now)
             self._reap()
         for run in self.runs.values():
             self._kill(run, "host")
@@ -260,7 +261,7 @@ def main(control_fd: int, folder: str, mode: str) -> None:
     """Entry point of the zygote process. Its first message says what is contained and by what."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    containment = Containment() if mode == "strict" else None
+    containment = Containment(folder) if mode == "strict" else None
     preload = PRELOAD if containment is None or containment.files else PRELOAD + PRELOAD_WITHOUT_FILES
     for name in preload:
         importlib.import_module(name)

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from metaagent_x import sandbox
-from metaagent_x.sandbox import client, containment, run_python, seccomp
+from metaagent_x.sandbox import client, containment, landlock, run_python, seccomp
 
 ROOT = pathlib.Path(sandbox.__file__).parents[2]
 NUMBERS = {"x86_64": {"unshare": 272, "prctl": 157}, "aarch64": {"unshare": 97, "prctl": 167}}[platform.machine()]
@@ -35,12 +35,21 @@ def fresh():
     sandbox.use("strict")
 
 
+def refusing(calls):
+    """A filter that refuses some calls (number -> errno) and allows the rest."""
+    arch = seccomp.ARCHITECTURES[platform.machine()][1]
+    out = [(seccomp.LD, 0, 0, 4), (seccomp.JEQ, 1, 0, arch), (seccomp.RET, 0, 0, seccomp.KILL), (seccomp.LD, 0, 0, 0)]
+    for number, code in calls.items():
+        out += [(seccomp.JEQ, 0, 1, number), (seccomp.RET, 0, 0, seccomp.ERRNO | code)]
+    return [*out, (seccomp.RET, 0, 0, seccomp.ALLOW)]
+
+
 def poorer(monkeypatch, calls):
     """The next zygote is started under a filter that refuses these calls, as an older or stricter system would."""
     sandbox.close()
     refuse = (
         f"import sys, os, ctypes; sys.path.insert(0, {str(ROOT)!r}); from metaagent_x.sandbox import seccomp; "
-        f"seccomp.Filter(seccomp.refusing({calls!r})).install(ctypes.CDLL(None, use_errno=True), os.getpid()); "
+        f"seccomp.Filter({refusing(calls)!r}).install(ctypes.CDLL(None, use_errno=True), os.getpid()); "
     )
     monkeypatch.setattr(client, "START", refuse.replace("{", "{{").replace("}", "}}") + client.START)
 
@@ -59,6 +68,25 @@ def test_every_effect_is_contained_here(tmp_path):
     assert "seccomp" in layers
     assert statuses(tmp_path) == CONTAINED
     assert os.listdir(tmp_path) == ["outside"]
+
+
+def test_packages_are_hidden_but_for_a_few():
+    """Our own, with its graders, may be installed among them."""
+    hidden = run_python("import pytest")
+    assert hidden.status in ("refused", "error") and hidden.stdout == ""
+    assert run_python(f"print(open({pytest.__file__!r}).read())").status == "refused"
+    shown = "import numpy, sympy, statistics, zoneinfo, sqlite3, ctypes.util, email.message, xml.dom.minidom\nprint(1)"
+    assert run_python(shown).stdout == "1\n"
+
+
+def test_what_stands_beside_hidden_folders_is_found(tmp_path):
+    for name in ("a/site-packages/x", "a/b", "c/d", "e"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a" / "f").write_text("")
+    (tmp_path / "link").symlink_to("/")
+    names = {os.path.relpath(p, tmp_path) for p in landlock._beside(str(tmp_path), ("site-packages",))}
+    assert names == {"a/b", "a/f", "c", "e"}
+    assert landlock._beside(str(tmp_path / "c"), ("site-packages",)) == [str(tmp_path / "c")]
 
 
 def test_without_namespaces_nothing_is_missing(monkeypatch, tmp_path):

@@ -152,6 +152,15 @@ def test_a_flood_of_the_folder_ends_the_run(flood):
     assert os.listdir(client.zygote().folder) == []
 
 
+def test_starved_programs_reach_their_own_limit_and_nothing_else():
+    """Twelve want a core for a second, and have two between them: none is late for lack of one, and nobody dies."""
+    zygote = client.zygote()
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        runs = pool.map(lambda _: run_python("while True: pass", limits=Limits(cpu_s=1, wall_s=1.5)), range(12))
+    assert [r.status for r in runs] == ["cpu"] * 12
+    assert client.zygote() is zygote and run_python("print(3)").stdout == "3\n"
+
+
 def test_threads_without_end_end_the_run():
     code = """
 import threading, time
