@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import numbers
 import resource
 import socket
 import threading
@@ -56,12 +57,12 @@ def _run(text: str, scope: dict[str, Any], language: Language) -> dict[str, Any]
             answer, form = answer(language.task), form or "applied"
         if path_of(answer):
             language.line.tell(do="links", links=[[path_of(answer), "", "answer"]])
-        return {"answer": None if answer is None else str(answer), "form": form}
+        return {"answer": _text(answer), "form": form}
     except Stop:
         answer = None
         with contextlib.suppress(Exception):  # of a run that failed earlier
-            answer = _given(scope)
-        return {"answer": str(answer) if isinstance(answer, str) else None}
+            answer = _text(_given(scope))
+        return {"answer": answer}
     except MemoryError:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
@@ -80,6 +81,17 @@ def _given(scope: dict[str, Any]) -> Any:
     """
     result = workflow.outcome()
     return scope.get("answer") if result is None else result
+
+
+def _text(answer: Any) -> str | None:
+    """The answer as text; None if there is none. Anything but a text or a number is a slip: a list would be its repr.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if answer is None or isinstance(answer, (str, numbers.Number)):
+        return None if answer is None else str(answer)
+    raise TypeError(f"answer is {type(answer).__name__}; it must be a text, an agent or a structure")
 
 
 def _from_main(scope: dict[str, Any], language: Language) -> Any:

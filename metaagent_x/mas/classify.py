@@ -1,4 +1,4 @@
-"""Which pattern an execution used, from what ran and not from names (design section 5)."""
+"""Which pattern an execution used, from what ran and not from names."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metaagent_x.mas.line import Branch, Line, Reply, Sources, Stop, path_of
+from metaagent_x.mas.line import Branch, Line, Reply, Sources, Stop, path_of, paths_of
 from metaagent_x.mas.prompts import PromptSet
 from metaagent_x.mas.structures import Agent, Debate, Ensemble, Reflect, SolveAndTest, memories_of
 from metaagent_x.tasks.code import extract_code
@@ -138,9 +138,7 @@ class Language:
     def call(self, agent: Agent, text: str) -> Reply:
         branch = self.branch
         path = _dotted(branch.take())
-        sources, branch.sources = branch.sources, ()
-        if path_of(text):
-            sources = (*sources, (path_of(text), "pass"))
+        sources, branch.sources = (*branch.sources, *((p, "pass") for p in paths_of(text))), ()
         reply = self.line.ask(
             branch.mark, do="call", path=path, agent=agent.name, role=agent.role, conversation=agent.conversation,
             messages=[str(text)], sources=sources,
@@ -189,10 +187,10 @@ class Language:
         return bool(texts) and set(self.classes(list(texts))) == {0}
 
     def answer_of(self, text: str) -> str:
-        return extract_answer(str(text)) or ""
+        return Reply(extract_answer(str(text)) or "", path_of(text))
 
     def code_of(self, text: str) -> str:
-        return extract_code(str(text)) or ""
+        return Reply(extract_code(str(text)) or "", path_of(text))
 
 
 def _dotted(path: Sequence[int]) -> str:

@@ -29,6 +29,19 @@ class Reply(str):
         return self
 
 
+class Joined(str):
+    """A message that was put together, with the paths of the completions in it."""
+
+    paths: tuple[str, ...] = ()
+
+
+def paths_of(text: Any) -> tuple[str, ...]:
+    """The paths of all completions that a message is known to hold."""
+    if isinstance(text, Joined):
+        return text.paths
+    return (text.path,) if path_of(text) else ()
+
+
 def path_of(text: Any) -> str:
     return text.path if isinstance(text, Reply) else ""
 

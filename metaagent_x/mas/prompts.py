@@ -12,7 +12,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metaagent_x.mas.records import NO_PUBLIC_TESTS, TEST_RUNS, Budget
 from metaagent_x.tasks.task import Task
+
+DEFAULT = Budget()
+
+
+def limits(budget: Budget) -> str:
+    """The line that tells the Designer what it may spend."""
+    return f"Limits: {budget.calls} calls, {budget.tool_runs} tool runs, {TEST_RUNS} of them run_tests."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +39,7 @@ class PromptSet:
       other: before another debater's answer.
       failed: before failures; failed_plain: instead of them when none is shown. failures_shown: how many are.
       advice: before a tester's advice.
+      budget: the limits of which `designer_system` speaks.
     """
 
     name: str
@@ -55,10 +64,17 @@ class PromptSet:
     failures_shown: int
     tester_ask: str
     advice: str
+    budget: Budget = DEFAULT
 
     def for_script(self) -> dict[str, Any]:
         """All slots but the Designer's, as plain values for the script process."""
-        return dataclasses.asdict(self) | {"designer_system": "", "designer_ask": ""}
+        slots = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {k: v for k, v in slots.items() if k != "budget"} | {"designer_system": "", "designer_ask": ""}
+
+    def within(self, budget: Budget) -> PromptSet:
+        """The set that tells the Designer of this budget."""
+        told = self.designer_system.replace(limits(self.budget), limits(budget))
+        return dataclasses.replace(self, designer_system=told, budget=budget)
 
     def designer_user(self, task: Task) -> str:
         """The Designer's user message."""
@@ -162,7 +178,7 @@ STYLES = {
 }
 
 # What the Designer is told about the language. All of it must be exact; a test holds it against the code.
-LANGUAGE = """You design a multi-agent system that solves the task. Say in two sentences what the task needs, \
+LANGUAGE = f"""You design a multi-agent system that solves the task. Say in two sentences what the task needs, \
 then write one short Python script in a ```python block. These names are ready to use; import nothing.
 
 task: the task's text. kind: "math" or "code".
@@ -183,14 +199,14 @@ solve_and_test(agent, tester=None, rounds=3): for code; up to that many programs
 Tools:
 together(agents, messages): list of replies, in parallel; one agent or one message may serve all.
 vote(texts): the text with the most frequent answer. agree(texts): True if all answers are the same.
-answer_of(text): its last \\boxed{} content. code_of(text): its last program. "" if none.
+answer_of(text): its last \\boxed{{}} content. code_of(text): its last program. "" if none.
 run_python(code, stdin=""): what the program prints, or "error: ...".
-run_tests(code): list of failed public tests; [] if all pass, ["no public tests"] if there are none.
+run_tests(code): list of failed public tests; [] if all pass, ["{NO_PUBLIC_TESTS}"] if there are none.
 
 Set `answer` to the final text, or to an agent or structure, which is then applied to task.
 The answer must be an agent's: stand in its reply, or be printed by its program. What only the script says earns \
 nothing.
-Each use of an agent is a call. Limits: 32 calls, 16 tool runs, 6 of them run_tests.
+Each use of an agent is a call. {limits(DEFAULT)}
 Use one solver for an easy task, more agents where they help.
 
 ```python

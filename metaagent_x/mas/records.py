@@ -7,6 +7,9 @@ from typing import Literal
 
 from metaagent_x.tasks.task import Verdict
 
+TEST_RUNS = 6  # of `run_tests` in one execution
+NO_PUBLIC_TESTS = "no public tests"  # the one failure that `run_tests` reports where there is nothing to run
+
 
 class CallRefused(ValueError):
     """A chat refuses a request that no engine could serve, for a reason of the script's making. The script is told."""

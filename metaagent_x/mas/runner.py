@@ -79,7 +79,7 @@ class _Run:
     ):  # fmt: skip
         self.task, self.chat, self.budget, self.prompts = task, chat, budget, prompts
         self.run_tests, self.brief, self.equivalent = run_tests, brief, equivalent
-        self.script, self.execution = Script("", ""), Execution()
+        self.execution = Execution()
         b = self.budget
         self.ledger: Ledger[Request] = Ledger(calls=b.calls, tokens=b.tokens, tools=b.tool_runs, tests=TEST_RUNS)
         self.stopped = ""
@@ -94,7 +94,6 @@ class _Run:
         self.session: sandbox.Session
 
     async def execute(self, script: Script) -> Execution:
-        self.script = script
         limits = sandbox.Limits(
             cpu_s=self.budget.cpu_s, wall_s=self.budget.wall_s + BACKSTOP_S, memory_mb=self.budget.memory_mb
         )
@@ -329,7 +328,7 @@ class _Run:
             e.answer = as_said(self.task, e)
             if not from_agents(self.task, e):
                 e.flags.add("answer_not_from_agents")
-            if whispered(self.task, e, self.script.text):
+            if whispered(self.task, e):
                 e.flags.add("answer_in_script")
         return e
 

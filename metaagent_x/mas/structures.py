@@ -6,7 +6,8 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from metaagent_x.mas.line import Branch, Sources, path_of
+from metaagent_x.mas.line import Branch, Joined, Sources, path_of, paths_of
+from metaagent_x.mas.records import NO_PUBLIC_TESTS
 
 if TYPE_CHECKING:
     from metaagent_x.mas.language import Language
@@ -122,12 +123,8 @@ class SolveAndTest(Structure):
         branch, language = open_branch(0), self.language
         text = self.step(branch, self.agent, task)
         for _ in range(self.rounds - 1):
-            language.local.branch, before = branch, language.branch
-            try:
-                failures = language.run_tests(language.code_of(text))
-            finally:
-                language.local.branch = before
-            if not failures or failures == ["no public tests"]:
+            failures = language.within(branch, language.run_tests, language.code_of(text))
+            if not failures or failures == [NO_PUBLIC_TESTS]:
                 break
             shown, advice = language.brief(text), ""
             if self.tester is not None:
@@ -173,10 +170,14 @@ def _last_line(text: str) -> str:
 
 
 def _text(texts: tuple[Any, ...]) -> str:
-    """One message out of what a script passed: texts, or lists of texts, joined by blank lines."""
+    """One message out of what a script passed: texts, or lists of texts, joined by blank lines; with their paths."""
     flat = [t for item in texts for t in (item if isinstance(item, (list, tuple)) else [item])]
     if not flat:
         raise TypeError("an agent needs a text: agent(task)")
     if any(callable(t) for t in flat):  # as text it would be a memory address, another one in every run
         raise TypeError("an agent or structure was passed where a text is needed; apply it first: agent(task)")
-    return flat[0] if len(flat) == 1 and isinstance(flat[0], str) else "\n\n".join(map(str, flat))
+    if len(flat) == 1 and isinstance(flat[0], str):
+        return flat[0]
+    message = Joined("\n\n".join(map(str, flat)))
+    message.paths = tuple(path for text in flat for path in paths_of(text))
+    return message

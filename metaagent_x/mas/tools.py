@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 
+from metaagent_x.mas.records import NO_PUBLIC_TESTS
 from metaagent_x.mas.script import parse
 from metaagent_x.sandbox import Limits, Result, run_python
 from metaagent_x.tasks.code import extract_code
@@ -20,7 +21,6 @@ SHOWN_CHARS = 4000
 BRIEF_CHARS = 4096
 SECTION_CHARS = 400
 MAX_PROGRAM_CHARS = 100_000
-NO_PUBLIC_TESTS = "no public tests"
 WORDS = {"cpu": "time limit exceeded", "wall": "time limit exceeded", "memory": "memory limit exceeded",
          "output": "too much output", "threads": "too many threads", "crash": "the process crashed"}  # fmt: skip
 REFUSED = "a program has no network, no other processes and no files outside its own folder"
@@ -51,7 +51,8 @@ def error_of(result: Result) -> str:
     lines = result.stderr.rstrip().split("\n")
     numbers = re.findall(r'File "main\.py", line (\d+)', result.stderr)
     what = (lines[-1] or f"exit code {result.exit_code}") + (f" (line {numbers[-1]})" if numbers else "")
-    return f"{what}: {REFUSED}" if result.status == "refused" else what
+    own = lines[-1].startswith("PermissionError") and "[Errno" not in lines[-1]  # raised by the program itself
+    return f"{what}: {REFUSED}" if result.status == "refused" and not own else what
 
 
 def head_and_tail(text: str, limit: int = SHOWN_CHARS) -> str:
@@ -119,11 +120,14 @@ def _whole_lines(text: str, limit: int) -> str:
 
 
 def code_key(program: str) -> str:
-    """Equal for programs that differ in layout and comments only."""
+    """Equal for programs that differ in layout and comments only; the text of what cannot be read or written as a tree.
+
+    (Python reads a number of 5,000 hexadecimal digits and refuses to write it in decimals: a ValueError.)
+    """
     if len(program) <= MAX_PROGRAM_CHARS:
         try:
             return ast.dump(parse(program))
-        except (SyntaxError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass
     return program.strip()
 

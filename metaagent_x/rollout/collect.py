@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import functools
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,7 @@ from metaagent_x.rollout.chat import Chat
 from metaagent_x.rollout.engine import Engine, EngineFailure, Sampling
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.seeds import call_seed
-from metaagent_x.rollout.tree import Design, RolloutTree
-from metaagent_x.tasks.code import extract_code
-from metaagent_x.tasks.math import extract_answer
+from metaagent_x.rollout.tree import UNREADABLE, Design, RolloutTree
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 Settings = Any  # an ml_collections.ConfigDict of `metaagent_x.config.base`: its fields have no static types
@@ -82,8 +79,8 @@ class _Collector:
         r = config.rollout
         self.engines, self.grader, self.step, self.seed = engines, grader, step, config.seed
         self.settings, self.chat = r, chat_for(config.tokenizer)
-        self.prompts = prompt_sets.get(r.prompts)
         self.budget = Budget(**r.budget)
+        self.prompts = prompt_sets.get(r.prompts).within(self.budget)
         self.places = asyncio.Semaphore(r.concurrency)
         self.defect: BaseException | None = None
         self.limits = {"designer": r.max_designer_tokens, "executor": r.max_executor_tokens}
@@ -104,15 +101,9 @@ class _Collector:
         except Exception as defect:
             self.defect = self.defect or defect
             return Design(None, problem=f"engine: {defect!r}", void=True)
-        script = mas.parse_completion(call.text)
-        if script is None:
-            return Design(call, problem="no_script")
-        design = Design(call, script.text, own_imports=mas.own_imports(script))
-        if problems := mas.lint(script):
-            p = problems[0]
-            design.problem = f"line {p.line}: {p.word}: {p.hint}"
-            return design
-        design.executions += await asyncio.gather(*(self.execute(task, rubric, script, i, j) for j in range(n)))
+        script, design = _read(call)
+        if script is not None and design.valid:
+            design.executions += await asyncio.gather(*(self.execute(task, rubric, script, i, j) for j in range(n)))
         return design
 
     async def execute(self, task: Task, rubric: Rubric, script: mas.Script, i: int, j: int) -> Execution:
@@ -132,8 +123,13 @@ class _Collector:
                 script, task, ask, budget=self.budget, prompts=self.prompts, brief=self.chat.brief
             )
         if execution.status != "void":
-            execution.verdict = await self.judge(task, rubric, script.text, execution)
-        execution.structure = await asyncio.to_thread(mas.classify, execution)
+            execution.verdict = await self.judge(rubric, execution)
+        try:
+            execution.structure = await asyncio.to_thread(mas.classify, execution)
+        except Exception as defect:  # one odd text among thousands must not end a run
+            execution.structure = "other"
+            execution.flags.add("unclassified")
+            execution.reason = "; ".join(filter(None, (execution.reason, f"classify: {defect!r}")))
         return execution
 
     async def call(
@@ -167,10 +163,8 @@ class _Collector:
             messages=request.messages, prompt_cut=cut,
         )  # fmt: skip
 
-    async def judge(self, task: Task, rubric: Rubric, script: str, execution: Execution) -> Verdict:
-        """The grader's verdict, after the rules that no answer can get around (design section 5)."""
-        if answer_in_script(task, script, execution.answer):
-            execution.flags.add("answer_in_script")
+    async def judge(self, rubric: Rubric, execution: Execution) -> Verdict:
+        """The grader's verdict, after the rules that no answer can get around."""
         if execution.status in FAILED:
             return Verdict(False, 0.0, 0.0, 0.0, execution.status)
         for flag in ("no_calls", "answer_not_from_agents"):
@@ -187,21 +181,22 @@ class _Collector:
             return Verdict(False, 0.0, 0.0, 0.0, f"grader: {defect!r}", void=True)
 
 
-def answer_in_script(task: Task, script: str, answer_text: str) -> bool:
-    """True if the final answer (3 characters or more) stands in a string of the script and not in the task.
-
-    A Designer that whispers the answer in a role prompt passes the provenance check; this counts it. An answer that the
-    script put together from pieces is found by `mas.provenance.whispered`.
-    """
-    answer = (extract_code(answer_text) if task.kind == "code" else extract_answer(answer_text)) or ""
-    answer = answer.strip()
-    if len(answer) < 3 or answer in task.prompt:
-        return False
+def _read(call: Call) -> tuple[mas.Script | None, Design]:
+    """The script of a completion and the design that it makes: invalid if reading it fails, whatever the reason."""
+    design = Design(call)
     try:
-        nodes = ast.walk(ast.parse(script))
-    except SyntaxError:
-        return False
-    return any(isinstance(n, ast.Constant) and isinstance(n.value, str) and answer in n.value for n in nodes)
+        script = mas.parse_completion(call.text)
+        if script is None:
+            design.problem = "no_script"
+            return None, design
+        design.script, design.own_imports = script.text, mas.own_imports(script)
+        if problems := mas.lint(script):
+            p = problems[0]
+            design.problem = f"line {p.line}: {p.word}: {p.hint}"
+        return script, design
+    except Exception as defect:  # ours, not the Designer's; `step_metrics` counts it
+        design.problem = UNREADABLE + repr(defect)
+        return None, design
 
 
 def with_temperature(config: Settings, temperature: float) -> Settings:

@@ -11,7 +11,7 @@ import numpy as np
 from metaagent_x.rollout.collect import Settings, collect, with_temperature
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.scripted import ScriptedEngine
-from metaagent_x.rollout.tree import RolloutTree
+from metaagent_x.rollout.tree import UNREADABLE, RolloutTree
 from metaagent_x.tasks.task import Rubric, Task
 
 # All evaluations draw from one stream of seeds, apart from every training step, so that two of them are paired.
@@ -39,6 +39,7 @@ def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
     m["designs/distinct"] = _mean([len({d.script for d in t.designs}) / len(t.designs) for t in trees])
     m["designs/answer_in_script"] = float(sum("answer_in_script" in e.flags for e in runs))
     m["designs/own_imports"] = float(sum(d.own_imports for d in designs))
+    m["designs/unreadable"] = float(sum(d.problem.startswith(UNREADABLE) for d in designs))
     m["designs/truncated"] = _mean([d.call.finish_reason == "length" for d in designs if d.call])
     m["calls"] = float(len(calls))
     m["calls/truncated"] = _mean([c.finish_reason == "length" for c in calls])

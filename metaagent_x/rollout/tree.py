@@ -11,6 +11,7 @@ from metaagent_x.mas.records import Call, Execution
 from metaagent_x.tasks.task import Task
 
 Role = Literal["designer", "executor"]
+UNREADABLE = "unreadable: "  # begins the problem of a design on which our own reading failed
 
 
 @dataclasses.dataclass
@@ -99,7 +100,8 @@ class Design:
 
     Attributes:
       call: the completion. script: the text to run, None if none was found.
-      problem: "" if valid, else why not ("no_script", "syntax: line 2 ...", "unknown name SOLVE, line 1", ...).
+      problem: "" if valid, else why not ("no_script", "syntax: line 2 ...", "unknown name SOLVE, line 1",
+        "unreadable: ValueError(...)", ...).
       executions: N of them; empty if the design is invalid (each counts as reward 0) or void.
       void: the engine failed while the design was written; the design is out of every mean.
       own_imports: statements of the script that import our own names; they are left out when it runs.

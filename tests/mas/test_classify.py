@@ -232,6 +232,12 @@ MATH_CASES = [
     Case("a = solver()(task)\nb = solver()(a)\nanswer = solver()(task + ' '.join(b.split()[:9]))", "single", phrases),
     Case("a = solver()(task)\nanswer = solver()(task + a[:])", "single", short, "too short to be told from chance"),
     Case("answer = solver()(critic()(solver()(task)))", "other", short, "a reply passed on as it is is reported"),
+    Case("answer = solver()(task, critic()(task, solver()(task)))", "other", short, "also one of several arguments"),
+    Case("a = solver()(task)\nanswer = reflect(solver(), critic(), 1)([task, a])", "reflection", short),
+    Case("a, b = together([solver('x'), solver('y')], task)\nanswer = ensemble([solver()])(task, [a, b])", "ensemble",
+         short, "a structure's members read them too"),
+    Case("answer = solver()(answer_of(critic()(solver()(task))) or critic()(task, answer_of(solver()(task))))", "other",
+         short, "what was taken out of a text is still its call's"),
     Case("answer = reflect(solver(), critic(), rounds=1)(task)", "reflection", short, "and so is what structures show"),
     Case("answer = ensemble([solver(), solver()], judge())(task)", "ensemble", short),
     # Names

@@ -239,6 +239,9 @@ async def test_run_python(code, stdin, start):
 @pytest.mark.parametrize("result,line", [
     (Result("", 'File "main.py", line 3, in <module>\nPermissionError: [Errno 1] no', "refused", 1),
      "PermissionError: [Errno 1] no (line 3): " + REFUSED),
+    (Result("", "PermissionError: [Errno 13] Permission denied: '/x'", "refused", 1),
+     "PermissionError: [Errno 13] Permission denied: '/x': " + REFUSED),
+    (Result("", "PermissionError: no", "refused", 1), "PermissionError: no"),
     (Result("", "", "refused", -31), "exit code -31: " + REFUSED),
     (Result("", "RuntimeError: can't start new thread", "threads", 1), "too many threads"),
     (Result("", "", "wall", -9), "time limit exceeded"),
@@ -259,11 +262,12 @@ async def test_a_program_that_could_not_be_started_is_infrastructure(script, mon
 
 
 async def test_a_program_that_the_sandbox_ended_is_told_to_the_script(monkeypatch):
-    monkeypatch.setattr(tools, "run_python", lambda *a, **k: Result("so far", "PermissionError: no", "refused", 1))
+    refused = Result("so far", "PermissionError: [Errno 1] no", "refused", 1)
+    monkeypatch.setattr(tools, "run_python", lambda *a, **k: refused)
     e = await Host(lambda r: RIGHT).run("run_python('x')\nrun_tests('x')\nanswer = solver()(task)", CODE)
     assert e.status == "ok" and [t.status for t in e.tools] == ["refused", "error"]
-    assert e.tools[0].output == f"error: PermissionError: no: {REFUSED}\noutput so far:\nso far"
-    assert e.tools[1].output.count(f"error: PermissionError: no: {REFUSED}") == 2
+    assert e.tools[0].output == f"error: PermissionError: [Errno 1] no: {REFUSED}\noutput so far:\nso far"
+    assert e.tools[1].output.count(f"error: PermissionError: [Errno 1] no: {REFUSED}") == 2
 
 
 @pytest.mark.fault("B030")
@@ -446,3 +450,20 @@ async def test_agents_and_structures_have_names_without_addresses():
     host = Host(lambda r: RIGHT)
     await host.run("m = agent('Ann', 'add')\nsolver()(str([m, critic(), reflect(m), ensemble([m])]))")
     assert host.requests[0].messages == ("[<agent Ann>, <agent critic>, <Reflect>, <Ensemble>]",)
+
+
+@pytest.mark.parametrize("answer,given", [
+    ("together([solver()] * 3, task)", "list"), ("{'answer': solver()(task)}", "dict"), ("solver", "Agent"),
+    ("lambda task: [solver()(task)]", "list"), ("(solver()(task),)", "tuple"),
+])  # fmt: skip
+async def test_an_answer_that_is_no_text_is_refused_with_the_way_out(answer, given):
+    """A list would be graded as its repr."""
+    e = await Host(lambda r: RIGHT).run(f"answer = {answer}")
+    words = f"TypeError: answer is {given}; it must be a text, an agent or a structure"
+    assert e.status == "crash" and e.reason.endswith(words), e.reason
+
+
+@pytest.mark.parametrize("number", ["7", "7.0", "1 / 2", "__import__('fractions').Fraction(7, 2)"])
+async def test_a_number_is_an_answer_as_it_is_written(number):
+    e = await Host(lambda r: f"\\boxed{{{eval(number)}}}").run(f"solver()(task)\nanswer = {number}")
+    assert (e.status, e.flags, e.answer) == ("ok", set(), f"\\boxed{{{eval(number)}}}")

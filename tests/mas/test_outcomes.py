@@ -420,4 +420,6 @@ async def test_what_a_script_has_the_host_read_is_bounded(kind, what, flood):
 
 async def test_only_the_end_of_a_huge_answer_is_read():
     e = await Host(lambda r: "so \\boxed{7}").run("t = solver()(task)\nanswer = 'x' * 10**6 + t")
-    assert e.status == "ok" and len(e.answer) == 100_000 and not e.flags
+    assert e.status == "ok" and e.answer == "so \\boxed{7}" and not e.flags
+    e = await Host(lambda r: "so \\boxed{7}").run("t = solver()(task)\nanswer = t + 'x' * 10**6")
+    assert e.status == "ok" and len(e.answer) == 100_000 and e.flags == {"answer_not_from_agents"}

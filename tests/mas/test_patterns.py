@@ -283,7 +283,7 @@ async def test_adas_role_play_is_five_calls_that_see_only_what_they_are_given():
     ]
     verifier = ["no.\n<verdict>wrong</verdict>\n<for_teacher>be clear</for_teacher>"]  # a field is missing: ""
     e, _, agents, asked = await play(ADAS_ROLE_PLAY, in_turn(teacher=teacher, student=student, verifier=verifier))
-    assert agents == ["teacher", "student", "verifier", "teacher", "student"] and e.answer == "\\boxed{7}"
+    assert agents == ["teacher", "student", "verifier", "teacher", "student"] and e.answer == student[1]
     assert asked == [
         "",
         "\n\nExplanation:\nadd them",

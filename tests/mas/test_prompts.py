@@ -13,7 +13,7 @@ from metaagent_x.config import base
 from metaagent_x.mas import Budget, lint, parse_completion, prompts
 from metaagent_x.mas.language import NAMES, Language
 from metaagent_x.mas.prompts import FULL, TINY, PromptSet
-from metaagent_x.mas.runner import TEST_RUNS
+from metaagent_x.mas.records import TEST_RUNS
 
 TOKENIZER = pathlib.Path(__file__).parents[3] / "shared/tokenizer_qwen3/tokenizer.json"
 
@@ -44,6 +44,9 @@ def test_the_designer_is_told_every_style_and_the_limits():
         assert line is not None and line[1].split(", ") == list(FULL.styles[kind])
     budget = Budget()
     assert f"Limits: {budget.calls} calls, {budget.tool_runs} tool runs, {TEST_RUNS} of them run_tests." in told
+    other = FULL.within(Budget(calls=5, tool_runs=900))
+    assert f"Limits: 5 calls, 900 tool runs, {TEST_RUNS} of them run_tests." in other.designer_system
+    assert other.within(budget) == FULL and TINY.within(Budget(calls=5)).designer_system == ""
     configured = base().rollout.budget
     assert (configured.calls, configured.tool_runs) == (budget.calls, budget.tool_runs)
 

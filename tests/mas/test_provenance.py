@@ -97,6 +97,57 @@ async def test_programs_may_differ_in_layout_and_in_nothing_else(script, own):
     assert await flags(script, program("x = 1\nprint(x)"), CODE) == (set() if own else {FOREIGN})
 
 
+@pytest.mark.parametrize("answer", [
+    "'```python\\n# PAYLOAD print(42)\\n' + code_of(said) + '```'", "'# PAYLOAD print(42)\\n' + code_of(said)",
+    "code_of(said) + '# PAYLOAD print(42)'", "code_of(said)", "said",
+])  # fmt: skip
+async def test_what_is_graded_is_the_agents_own_text(answer):
+    """A program can read its own comments: one that the script adds could be the whole program."""
+    said = program("import linecache\nexec(linecache.getline('main.py', 1).replace('# PAYLOAD', ''))")
+    e = await Host(lambda r: said).run(f"said = solver()(task)\nanswer = {answer}", CODE)
+    assert (e.status, e.flags, e.answer) == ("ok", set(), said)
+
+
+async def test_of_equal_programs_the_one_with_the_same_comments_is_graded():
+    said = {"solver": program("# one\nprint(1)"), "judge": program("# two\nprint(1)")}
+    for choice, agent in (("a", "solver"), ("code_of(a)", "solver"), ("b", "judge"), ("'print( 1 )'", "judge")):
+        script = f"a = solver()(task)\nb = judge()(task)\nanswer = {choice}"
+        assert (await Host(lambda r: said[r.agent]).run(script, CODE)).answer == said[agent], choice
+
+
+# Bare answers
+
+BARE = "a, b, c = together([solver(), critic(), judge()], task)\n"
+
+
+@pytest.mark.parametrize("script,agent", [
+    ("answer = answer_of(a)", "solver"),
+    ("answer = answer_of(b) + '\\n'", "judge"),
+    ("answer = vote([answer_of(a), answer_of(b), answer_of(c)])", "judge"),
+    ("answer = vote([answer_of(a), b, answer_of(c)])", "critic"),
+    ("answer = answer_of(b) if agree([answer_of(b), c]) and not agree([answer_of(a), b]) else a", "judge"),
+])  # fmt: skip
+async def test_a_bare_answer_stands_for_the_last_completion_that_gave_it(script, agent):
+    said = {"solver": "I say \\boxed{8}", "critic": "I say \\boxed{7}", "judge": "and so do I, \\boxed{7}"}
+    e = await Host(lambda r: said[r.agent]).run(BARE + script)
+    assert e.status == "ok" and e.flags == set() and e.answer == said[agent]
+
+
+async def test_a_vote_of_bare_answers_is_an_ensemble():
+    script = "a, b = together([solver()] * 2, task)\nanswer = vote([answer_of(a), answer_of(b)])"
+    e = await Host(lambda r: RIGHT).run(script)
+    assert (e.answer, e.structure) == (RIGHT, "ensemble")
+
+
+@pytest.mark.parametrize("picked,answer,own", [
+    ("run_python(p)", "\\boxed{7}", True), ("run_python(p).strip()", "\\boxed{7}", True), ("'7'", "7", False),
+    ("run_python('print(7)')", "7\n", False), ("'8'", "8", False), ("run_python(p) * 2", "7\n7\n", False),
+])  # fmt: skip
+async def test_what_an_agents_program_printed_may_be_given_bare(picked, answer, own):
+    e = await Host(lambda r: program("print(3 + 4)")).run(f"p = code_of(solver()(task))\nanswer = {picked}")
+    assert e.status == "ok" and (answer, FOREIGN in e.flags) == (e.answer, not own)
+
+
 # Programs that print the answer
 
 BOXED = "answer = '\\\\boxed{{' + run_python({code}, {stdin}).strip() + '}}'"
@@ -130,12 +181,25 @@ async def test_a_program_that_reads_what_the_script_chose_gives_no_answer_of_an_
     ("import sys\nprint(sum(map(int, __import__('re').findall(r'\\d+', sys.stdin.read()))))", "task + '\\n'"),
     ("print(int(input()) + 1)", "critic()(task)"),
     ("print(int(input()) + 1)", "answer_of(judge()(task))"),
-    ("print(int(input()) + 1)", "run_python(code_of(tester()(task)))"),
 ])  # fmt: skip
-async def test_a_program_may_read_the_task_an_agents_words_and_another_programs_output(code, stdin):
-    texts = {"solver": program(code), "critic": "6", "judge": "\\boxed{6}", "tester": program("print(6)")}
+async def test_a_program_may_read_the_task_and_an_agents_words(code, stdin):
+    texts = {"solver": program(code), "critic": "6", "judge": "\\boxed{6}"}
     script = "p = code_of(solver()(task))\n" + BOXED.format(code="p", stdin=stdin)
     assert await flags(script, lambda r: texts[r.agent]) == set()
+
+
+async def test_a_script_computes_nothing_by_its_choice_of_the_agents_programs():
+    """Doubling, or doubling and adding one: with a run's output as the next input the script writes any number."""
+    script = """
+out = run_python(code_of(solver()("print 0")))
+double, odd = code_of(solver()("double")), code_of(solver()("double, add one"))
+for bit in bin(7)[2:]:
+    out = run_python(odd if bit == "1" else double, out)
+answer = "\\\\boxed{" + out.strip() + "}"
+"""
+    programs = {"double": "print(2 * int(input()))", "double, add one": "print(2 * int(input()) + 1)"}
+    e = await Host(lambda r: program(programs.get(r.messages[0], "print(0)"))).run(script)
+    assert (e.status, e.answer, e.flags) == ("ok", "\\boxed{7}", {FOREIGN})
 
 
 async def test_a_program_may_read_the_input_of_a_public_test():
@@ -203,6 +267,8 @@ async def test_tests_that_pass_are_no_answer():
     ("answer = debate([solver(), solver()], rounds=3)(task)", False),
     ("p = agent('programmer', 'write')(task)\nanswer = solver()(task + run_python(p))", False),
     ("answer = solver()(task + '12')", False),
+    ("s = 'the value is 1234'\nanswer = solver()(task)", False),
+    ("answer = run_python(agent('programmer', 'print 1234')(task))", True),
 ])  # fmt: skip
 async def test_an_agent_that_repeats_what_the_script_told_it_counts_as_an_agent_and_is_counted(script, told):
     """It cannot be told from agreement; `forbid_answer_in_script` refuses it."""
@@ -211,6 +277,15 @@ async def test_an_agent_that_repeats_what_the_script_told_it_counts_as_an_agent_
         return program("print(1234)") if request.agent == "programmer" else "\\boxed{1234}"
 
     assert await flags(script, reply) == ({"answer_in_script"} if told else set())
+
+
+@pytest.mark.parametrize("said,script", [
+    ("\\boxed{34}", "answer = solver('say 34')(task)"), ("\\boxed{odd}", "answer = solver('say odd')(task)"),
+    ("\\boxed{odd}", "s = 'odd'\nanswer = solver()(task)"),
+])  # fmt: skip
+async def test_short_answers_and_words_are_not_counted_as_whispered(said, script):
+    """They stand in many a text by chance. One rule."""
+    assert await flags(script, said) == set()
 
 
 async def test_an_answer_that_stands_in_the_task_was_told_by_nobody():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from metaagent_x import config as settings
-from metaagent_x.rollout.collect import answer_in_script, collect, with_temperature
+from metaagent_x.rollout.collect import collect, with_temperature
 from metaagent_x.rollout.engine import Completion, EngineFailure
 from metaagent_x.rollout.measure import evaluate, headroom, step_metrics
 from metaagent_x.rollout.scripted import ScriptedEngine
@@ -264,7 +264,52 @@ def test_a_whispered_answer_is_counted_and_can_be_forbidden(whisper):
         [pair], lambda r: script, lambda r: "\\boxed{1234}", m=1, n=1, config=make_config(forbid_answer_in_script=True)
     )
     assert tree.rewards().item() == 0.0
-    assert not answer_in_script(pair[0], "answer = solver('34')(task)", "\\boxed{34}")
+
+
+HUGE = "```python\nx = 0x" + "f" * 5000 + "\nprint(x)\n```"
+
+
+@pytest.mark.parametrize(
+    "script", [SINGLE, "answer = ensemble([solver()] * 2)(task)", "answer = code_of(solver()(task))"]
+)
+def test_a_number_that_python_will_not_write_in_decimals_ends_no_step(script):
+    """A program with 5,000 hexadecimal digits parses; `ast.dump` of it raises a ValueError."""
+    pair = Task("c", "code", "Print a number."), Rubric("c", "code", tests=())
+    (tree,), _ = run([pair], lambda r: script, lambda r: HUGE, m=1, n=1)
+    (execution,) = tree.designs[0].executions
+    assert (execution.status, execution.answer) == ("ok", HUGE) and "answer_not_from_agents" not in execution.flags
+
+
+@pytest.mark.parametrize("name", ["parse_completion", "own_imports", "lint"])
+def test_a_completion_that_our_own_reading_fails_on_is_an_invalid_design_and_is_counted(name, monkeypatch):
+    def broken(_):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(f"metaagent_x.mas.{name}", broken)
+    (tree,), engines = run(tasks(), lambda r: SINGLE, box, m=2, n=2)
+    assert [d.problem for d in tree.designs] == ["unreadable: RecursionError('too deep')"] * 2
+    assert engines["executor"].requests == [] and (tree.rewards() == 0).all() and tree.counted().all()
+    m = step_metrics([tree])
+    assert (m["designs/unreadable"], m["designs/valid"]) == (2.0, 0.0)
+
+
+def test_an_execution_that_cannot_be_classified_is_other_and_is_counted(monkeypatch):
+    def broken(_):
+        raise KeyError("0.1")
+
+    monkeypatch.setattr("metaagent_x.mas.classify", broken)
+    (tree,), _ = run(tasks(), lambda r: SINGLE, box, m=1, n=1)
+    (execution,) = tree.designs[0].executions
+    assert (execution.structure, execution.reason, execution.reward) == ("other", "classify: KeyError('0.1')", 1.0)
+    m = step_metrics([tree])
+    assert (m["flags/unclassified"], m["structure/other"], m["designs/unreadable"]) == (1.0, 1.0, 0.0)
+
+
+def test_the_designer_is_told_the_budget_that_is_set():
+    c = make_config(prompts="full")
+    c.rollout.budget.calls, c.rollout.budget.tool_runs = 5, 7
+    _, engines = run(tasks(), lambda r: SINGLE, box, m=1, n=1, config=c)
+    assert "Limits: 5 calls, 7 tool runs, 6 of them run_tests." in engines["designer"].requests[0].role_prompt
 
 
 def test_imports_of_our_own_names_are_left_out_and_counted():

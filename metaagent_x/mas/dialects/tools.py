@@ -22,6 +22,7 @@ PYTHON = re.compile(r"(python|pypy)[\d.]*")
 SHELL = frozenset(("|", "||", "&", "&&", ";", "<", ">", ">>", "2>&1", "2>"))
 EXIT_CODE = re.compile(r"exit code (\d+)")
 KILLED = -9
+NO_PROCESS = (1 << 22) + 1  # above every process id of Linux: a script that kills its program must hit nobody
 NO_NETWORK = "There is no network here: nothing can be looked up. Answer from what you know."
 
 
@@ -125,7 +126,7 @@ class Program:
         stderr: Any = None, *_: Any, cwd: Any = None, text: bool | None = None, universal_newlines: bool | None = None,
         encoding: str | None = None, errors: str | None = None, **__: Any,
     ):  # fmt: skip
-        self.args, self.pid, self.returncode = args, os.getpid(), None
+        self.args, self.pid, self.returncode = args, NO_PROCESS, None
         self.code, self.argv = _read_command(args, cwd)
         self.as_text = bool(text or universal_newlines or encoding or errors)
         self.targets, self.printed, self.overdue = (stdout, stderr), ("", ""), False
