@@ -12,11 +12,11 @@ import dataclasses
 import difflib
 import dis
 import functools
+import importlib
 import inspect
 import re
 import string
 import types
-import warnings
 from collections.abc import Iterable, Iterator
 
 from metaagent_x.mas import script as scripts
@@ -25,30 +25,45 @@ from metaagent_x.mas.language import NAMES, ROLES, Language
 from metaagent_x.mas.prompts import FULL
 from metaagent_x.mas.script import Script
 
-# Builtins that a script may name: values and pure functions, nothing that reaches files, code or the interpreter.
-BUILTINS = frozenset((
-    "abs", "all", "any", "bool", "bytes", "chr", "dict", "divmod", "enumerate", "filter", "float", "format",
-    "frozenset", "hash", "hex", "int", "isinstance", "iter", "len", "list", "map", "max", "min", "next", "ord", "pow",
-    "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip",
-    "Exception", "ValueError", "TypeError", "KeyError", "IndexError", "RuntimeError", "ZeroDivisionError",
-    "StopIteration", "AssertionError", "ArithmeticError", "AttributeError", "NameError", "SystemExit", "exit", "quit",
-    "__name__", "__annotations__",
+# Builtins that a script may name: values, pure functions, exceptions; nothing that reaches files or the interpreter.
+EXCEPTIONS = frozenset(n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, Exception))
+BUILTINS = EXCEPTIONS | frozenset((
+    "abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "callable", "chr", "complex", "dict",
+    "divmod", "enumerate", "filter", "float", "format", "frozenset", "hash", "hex", "int", "isinstance",
+    "issubclass", "iter", "len", "list", "map", "max", "min", "next", "object", "oct", "ord", "pow", "print",
+    "property", "range", "repr", "reversed", "round", "set", "slice", "sorted", "staticmethod", "str", "sum",
+    "tuple", "type", "zip", "Ellipsis", "NotImplemented", "SystemExit", "exit", "quit", "__name__",
+    "__annotations__",
 ))  # fmt: skip
+# Modules that a script may import: they compute, and reach neither files nor processes nor the interpreter.
+MODULES = (
+    "re", "math", "json", "random", "itertools", "functools", "collections", "collections.abc", "string", "statistics",
+    "fractions", "typing", "textwrap", "__future__",
+)  # fmt: skip
 ALLOWED = BUILTINS | frozenset(NAMES) - {"answer"}  # `answer` has a value only if the script gives it one
 INSTEAD = {  # what does the work of a forbidden builtin
     "eval": "run_python", "exec": "run_python", "compile": "run_python", "open": "run_python",
-    "__import__": "run_python", "input": "task", "type": "isinstance", "callable": "isinstance",
+    "__import__": "run_python", "input": "task",
 }  # fmt: skip
 # Attributes without an underscore that lead to frames, code objects or all classes.
 INNER = frozenset((
     "ag_await", "ag_code", "ag_frame", "cr_await", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code",
-    "f_globals", "f_locals", "gi_code", "gi_frame", "gi_yieldfrom", "mro", "tb_frame", "tb_next", "with_traceback",
+    "f_globals", "f_locals", "gi_code", "gi_frame", "gi_yieldfrom", "mro", "sys", "tb_frame", "tb_next",
+    "with_traceback",
 ))  # fmt: skip
 METHODS = ("__init__", "__call__")  # that a class of the script may define
 AGENTS_WANTED = ("reflect", "ensemble", "debate", "solve_and_test", "together")
 MAX_NAMES = 20
+FORMATS = ("format", "format_map", "vformat", "get_field")  # methods that read format texts
+FORMAT_LEVELS = 2  # Python itself allows no more fields inside fields
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
-NO_IMPORTS = "a script imports nothing: its names are ready, and run_python(code) runs code that may import"
+STORES = ("STORE_NAME", "STORE_GLOBAL")
+MAKERS = (*ROLES, "agent")  # the only names that make agents
+MAIN_FUNCTIONS = ("main", "workflow", "forward", "solve")  # used if a script sets no answer (`child.py`)
+NO_IMPORT = (
+    f"a script may import only {', '.join(m for m in MODULES if '_' not in m)}: our own names are ready without, and "
+    "run_python(code) runs code that may import more"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +79,11 @@ class Problem:
 
 
 def lint(script: Script) -> list[Problem]:
-    """What is wrong with a script: syntax, unknown names, arguments, imports, ways into the interpreter.
+    """What is wrong with a script: syntax, unknown names, arguments, imports, ways into the interpreter, no effect.
 
-    Found before any call is made; an empty list means that it may run. Endless loops are allowed: budgets end them. A
-    script of another dialect may import and use what it likes; its syntax and its names are looked at.
+    Found before any call is made; an empty list means that it may run. Endless loops are allowed: budgets end them.
+    The modules in `MODULES` may be imported. A script of another dialect may import and use what it likes; its syntax
+    and its names are looked at. No text makes lint raise.
 
     Returns:
       Problems in the order of their lines.
@@ -75,14 +91,16 @@ def lint(script: Script) -> list[Problem]:
     native = not script.dialect
     problems: Iterable[Problem] = []
     try:
-        tree, code = _read(script.text)
+        tree, code = scripts.parse(script.text), scripts.compile_script(script.text)
     except SyntaxError as problem:
         word = (problem.text or "").strip()[:60]
         way_out = "; set answer instead" if problem.msg.startswith("'return' outside") else ""
         return [Problem(problem.lineno or 1, word, f"syntax error: {problem.msg}{way_out}")]
     if native:
         bound = _bound_names(tree)
-        problems = [*_unknown_names(code, ALLOWED), *_forbidden(tree, bound), *_misused(tree, bound)]
+        allowed = ALLOWED | _imported_by_star(tree)
+        problems = [*_unknown_names(code, allowed), *_forbidden(tree, bound), *_misused(tree, bound)]
+        problems = problems or _without_effect(tree, bound)
     elif not any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree)):
         given = frozenset((*dir(builtins), *workflow.GIVEN))
         problems = [*_unknown_names(code, ALLOWED | given), *_unknown_imports(tree)]
@@ -98,16 +116,6 @@ def own_imports(script: Script) -> int:
     return 0 if script.dialect else sum(map(scripts.is_own_import, nodes))
 
 
-def _read(text: str) -> tuple[ast.Module, types.CodeType]:
-    """The syntax tree and the code, which knows every name's scope. Raises SyntaxError."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return scripts.parse(text), scripts.compile_script(text)
-        except RecursionError as problem:
-            raise SyntaxError("nested too deeply", (scripts.FILE, 1, 0, "")) from problem
-
-
 # Names
 
 
@@ -116,16 +124,17 @@ def _unknown_names(code: types.CodeType, allowed: frozenset[str]) -> Iterator[Pr
 
     The first of them only, if they are many: to find the nearest word takes time.
     """
-    bound = set(_stored(code, "STORE_NAME"))
-    for inner in _scopes(code):
-        bound.update(_stored(inner, "STORE_GLOBAL"))
+    scopes = [list(_name_steps(each)) for each in _scopes(code)]  # the first is the script as a whole
+    bound = {name for how, name, _ in scopes[0] if how == "STORE_NAME"}
+    bound |= {name for steps in scopes for how, name, _ in steps if how == "STORE_GLOBAL"}
     unknown = set()
-    for inner in _scopes(code):
-        known = allowed | bound | set(_stored(inner, "STORE_NAME"))
-        for step in dis.get_instructions(inner):
-            if step.opname in READS and step.argval not in known:
-                line = step.positions.lineno if step.positions else None
-                unknown.add((line or inner.co_firstlineno, step.argval))
+    for steps in scopes:
+        own = {name for how, name, _ in steps if how == "STORE_NAME"}
+        unknown |= {
+            (line, name)
+            for how, name, line in steps
+            if how in READS and not (name in own or name in bound or name in allowed)
+        }
     for line, name in sorted(unknown)[:MAX_NAMES]:
         yield Problem(line, name, _unknown(name, allowed | bound))
 
@@ -142,14 +151,26 @@ def _unknown_imports(tree: ast.Module) -> Iterator[Problem]:
 
 
 def _scopes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _scopes(constant)
+    waiting = [code]
+    while waiting:
+        code = waiting.pop()
+        yield code
+        waiting.extend(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
 
 
-def _stored(code: types.CodeType, how: str) -> Iterator[str]:
-    return (step.argval for step in dis.get_instructions(code) if step.opname == how)
+def _name_steps(code: types.CodeType) -> Iterator[tuple[str, str, int]]:
+    """(operation, name, line) of every instruction that reads or binds a name that is not local to a function.
+
+    Not by `dis.get_instructions`: that writes out every constant, which fails for whole numbers of many digits.
+    """
+    high = 0
+    for operation, low, (line, *_) in zip(code.co_code[::2], code.co_code[1::2], code.co_positions(), strict=False):
+        argument = high | low
+        high = argument << 8 if operation == dis.EXTENDED_ARG else 0
+        how = dis.opname[operation]
+        if how in READS or how in STORES:
+            name = code.co_names[argument >> 1 if how == "LOAD_GLOBAL" else argument]
+            yield how, name, line or code.co_firstlineno
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
@@ -177,9 +198,28 @@ def _bound_names(tree: ast.Module) -> collections.Counter[str]:
             names[node.name] += 1
         elif isinstance(node, ast.MatchMapping) and node.rest:
             names[node.rest] += 1
-        elif isinstance(node, ast.alias) and node.asname:
-            names[node.asname] += 1
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            given = [a.asname or a.name.split(".")[0] for a in node.names]
+            names.update([a.asname for a in node.names if a.asname] if scripts.is_own_import(node) else given)
     return names
+
+
+def _imported_by_star(tree: ast.Module) -> frozenset[str]:
+    """What `from math import *` gives, for all such statements."""
+    modules = [
+        importlib.import_module(str(node.module))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and _is_allowed_import(node)
+    ]
+    return frozenset(
+        name for m in modules for name in getattr(m, "__all__", None) or dir(m) if not name.startswith("_")
+    )
+
+
+def _is_allowed_import(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and node.module in MODULES
+    return all(a.name in MODULES for a in node.names)
 
 
 # Words that a script has no use for
@@ -191,9 +231,8 @@ def _forbidden(tree: ast.Module, bound: collections.Counter[str]) -> Iterator[Pr
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
         if isinstance(node, (ast.Import, ast.ImportFrom)) and not scripts.is_own_import(node):
-            word = node.module or "." if isinstance(node, ast.ImportFrom) else node.names[0].name
-            yield Problem(line, word, f"import of {word}: {NO_IMPORTS}")
-        elif isinstance(node, ast.Attribute) and node.attr in ("format", "format_map"):
+            yield from (Problem(line, word, hint) for word, hint in _bad_import(node))
+        elif isinstance(node, ast.Attribute) and node.attr in FORMATS:
             text = _constant_text(node.value, texts) if id(node) in called else None
             yield from (Problem(line, word, hint) for word, hint in _bad_format(text))
         elif isinstance(node, ast.Attribute):
@@ -206,6 +245,21 @@ def _forbidden(tree: ast.Module, bound: collections.Counter[str]) -> Iterator[Pr
             yield Problem(line, node.name, f"{node.name} cannot be defined: choose a name without __")
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _is_dunder(node.id):
             yield Problem(line, node.id, f"{node.id} cannot be set: choose a name without __")
+
+
+def _bad_import(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """(word, hint) for modules that are not in `MODULES`, and for names that those have not or keep to themselves."""
+    if isinstance(node, ast.Import):
+        words = [a.name for a in node.names if a.name not in MODULES]
+    else:
+        words = [] if _is_allowed_import(node) else [node.module or "."]
+    yield from ((word, f"import of {word}: {NO_IMPORT}") for word in words)
+    if isinstance(node, ast.ImportFrom) and not words:
+        module = importlib.import_module(str(node.module))
+        public = [n for n, v in vars(module).items() if not n.startswith("_") and not isinstance(v, types.ModuleType)]
+        public += [m.removeprefix(f"{node.module}.") for m in MODULES if m.startswith(f"{node.module}.")]
+        for name in (a.name for a in node.names if a.name not in (*public, "*")):
+            yield name, f"{node.module} has no {name} (nearest word: {_nearest(name, public)})"
 
 
 def _bad_attributes(line: int, names: Iterable[str]) -> Iterator[Problem]:
@@ -250,12 +304,18 @@ def _bad_format(text: str | None) -> Iterator[tuple[str, str]]:
             yield field, f"format field {field} reaches into a value: use plain names or numbers, or an f-string"
 
 
-def _fields(text: str) -> Iterator[str]:
-    """Field names of a format text, those inside format specifications included."""
+def _fields(text: str, level: int = 1) -> Iterator[str]:
+    """Field names of a format text, those inside format specifications included.
+
+    Raises:
+      ValueError: not a format text.
+    """
+    if level > FORMAT_LEVELS:
+        raise ValueError(f"fields stand inside fields more than {FORMAT_LEVELS} levels deep")
     for _, field, specification, _ in string.Formatter().parse(text):
         if field is not None:
             yield field
-            yield from _fields(specification or "")
+            yield from _fields(specification, level + 1) if specification else ()
 
 
 # Arguments of our own names
@@ -298,6 +358,18 @@ def _bad_arguments(call: ast.Call, name: str) -> Iterator[tuple[str, str]]:
             yield word, f"{name} is given {word} twice; {usage}"
         elif word not in given and parameter.default is parameter.empty:
             yield name, f"{name} needs {word}; {usage}"
+    values = dict(zip(parameters, call.args, strict=False)) | {k.arg: k.value for k in call.keywords}
+    if "rounds" in parameters and _is_bad_count(values.get("rounds")):
+        yield "rounds", f"rounds must be a whole number of at least 1; {usage}"
+    if "texts" in parameters and isinstance(values.get("texts"), ast.JoinedStr | ast.Constant):
+        yield "texts", f"{name} takes a list of texts, as in {name}([a, b]), not one value"
+
+
+def _is_bad_count(value: ast.expr | None) -> bool:
+    """True for a value that is written out and no whole number of at least 1."""
+    if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
+        return isinstance(value.operand, ast.Constant)
+    return isinstance(value, ast.Constant) and not (isinstance(value.value, int) and value.value >= 1)
 
 
 def _shown(parameter: inspect.Parameter) -> str:
@@ -311,3 +383,13 @@ def _unmade(value: ast.expr, bound: collections.Counter[str]) -> Iterator[Proble
     for node in [value, *(element for each in lists for element in each.elts)]:
         if isinstance(node, ast.Name) and node.id in ROLES and not bound[node.id]:
             yield Problem(node.lineno, node.id, f"{node.id} is not an agent yet: write {node.id}()")
+
+
+# Effect
+
+
+def _without_effect(tree: ast.Module, bound: collections.Counter[str]) -> Iterator[Problem]:
+    """A script that sets no answer, makes no agent, and has no main function that could give one."""
+    agents = any(isinstance(node, ast.Name) and node.id in MAKERS for node in ast.walk(tree))
+    if not (agents or bound["answer"] or any(bound[name] for name in MAIN_FUNCTIONS)):
+        yield Problem(1, "answer", "nothing sets answer and no agent is used: write answer = solver()(task)")

@@ -2,49 +2,83 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from metaagent_x.mas.language import NAMES
+from metaagent_x.mas.lint import lint
 from metaagent_x.mas.script import Script, parse, protect_latex
 from metaagent_x.tasks.code import is_program
 
-OPENING = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[ \t]*\n", re.MULTILINE)
-CLOSING = re.compile(r"(?P<alone>^[ \t]*)?```[ \t]*$", re.MULTILINE)
+# Every pattern here reads a text in time that grows with its length alone: no two repeats that can share characters.
+OPENING = re.compile(
+    r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?)(?P<marks>`{3,}+|~{3,}+)(?P<info>[^`\n]*)\n", re.MULTILINE
+)
+CLOSING = re.compile(
+    r"^[ \t]*(?P<first>`{3,}+|~{3,}+)(?!\w)(?P<behind>[^\n]*)$|(?P<last>(?<!`)`{3,}+|(?<!~)~{3,}+)[ \t]*$", re.MULTILINE
+)
 CLOSINGS = 8  # so many are tried for one block: bounds the work on hostile text
-LABELS = frozenset(("", "python", "python3", "py", "py3"))
-TAG = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+LABEL = re.compile(r"[\s{.]*([A-Za-z]*)")  # of "python3.11", "python title=...", "{.python}": "python"
+LABELS = frozenset(("", "python", "py"))
+TAG = re.compile(r"<(?P<closing>/?)(?P<name>code|answer|python|workflow)(?:[ \t][^<>\n]*)?>")
 LOOKS_LIKE = re.compile(
-    rf"\banswer\s*=|\b(?:{'|'.join(n for n in NAMES if n not in ('task', 'kind', 'answer'))})\s*\("
-    r"|^\s*(?:from|import)\s+workflow\b",
+    rf"\banswer[ \t]*=|\b(?:{'|'.join(n for n in NAMES if n not in ('task', 'kind', 'answer'))})[ \t]*\("
+    r"|^[ \t]*(?:from|import)[ \t]+workflow\b",
     re.MULTILINE,
 )
+PLAIN = {0xFEFF: None, 0x200B: None, 0xA0: " "}  # byte-order mark, zero-width space, no-break space
 THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)  # later, in a script, these are words like any other
 MAX_CHARS = 40_000
 PROSE_LINES = 60
 
 
 def parse_completion(text: str) -> Script | None:
-    """Finds the script in a completion: in <code> tags, fenced, or bare; the last complete one wins.
+    """Finds the script in a completion: in tags (`TAG`), fenced, or bare; the last complete one wins.
 
     Of several complete blocks the last that is a program and uses our names wins, else the last program, else the last
-    (lint will say what is wrong with it). Blocks labelled as something else ("text", "json") count only if there are no
-    others. A block whose closing fence is missing counts only if there is no complete one and it is a program. Prose
-    around a bare script is left out.
+    (lint will say what is wrong with it); tags go before fences. If the winner lacks names that the fenced blocks
+    before it give, all up to it are one script. Blocks labelled as something else ("text", "json") count only if there
+    are no others. A block whose closing fence is missing counts only if there is no complete one and it is a program.
+    Prose around a bare script is left out.
 
     Returns:
       None if nothing looks like a script.
     """
-    text = THOUGHT.sub("", text).replace("\r\n", "\n")[-MAX_CHARS:]
-    tagged = [_inner(match[1]) for match in TAG.finditer(text)]
+    text = THOUGHT.sub("", text).replace("\r\n", "\n").translate(PLAIN)[-MAX_CHARS:]
+    tagged = _tagged(text)
     closed, unclosed = _fenced(text)
-    programs = [t for t in tagged if _is_program(t)] or [c for c in closed if _is_program(c)]
-    if programs:
-        return Script.of(([p for p in programs if LOOKS_LIKE.search(p)] or programs)[-1])
-    if blocks := [b for b in tagged or closed if b.strip()]:
+    programs = [[b for b in blocks if _is_program(b)] for blocks in ([b for _, b in tagged], closed)]
+    ours = [[b for b in blocks if LOOKS_LIKE.search(b)] for blocks in programs]
+    if best := next(filter(None, (*ours, *programs)), None):
+        return _joined(programs[1], best[-1])
+    if blocks := [b for name, b in tagged if name == "code" and b.strip()] or [b for b in closed if b.strip()]:
         return Script.of(blocks[-1])
     if unclosed.strip():
         return Script.of(unclosed) if _is_program(unclosed) else None
     return Script.of(_bare(text)) if LOOKS_LIKE.search(text) else None
+
+
+def _joined(blocks: list[str], last: str) -> Script:
+    """The script `last`; or all blocks up to it, if it lacks nothing but names, and then nothing at all."""
+    script = Script.of(last)
+    if last in blocks[1:]:
+        problems = lint(script)
+        if problems and all(p.hint.startswith("unknown name") for p in problems):
+            whole = Script.of("\n\n".join(blocks[: len(blocks) - blocks[::-1].index(last)]))
+            return script if lint(whole) else whole
+    return script
+
+
+def _tagged(text: str) -> list[tuple[str, str]]:
+    """(name, content) of each closing tag and the last tag of its name that opens before it."""
+    blocks = []
+    opened: dict[str, int] = {}
+    for tag in TAG.finditer(text):
+        if not tag["closing"]:
+            opened[tag["name"]] = tag.end()
+        elif tag["name"] in opened:
+            blocks.append((tag["name"], _inner(text[opened.pop(tag["name"]) : tag.start()])))
+    return blocks
 
 
 def _inner(text: str) -> str:
@@ -57,23 +91,40 @@ def _fenced(text: str) -> tuple[list[str], str]:
     blocks: list[tuple[str, str]] = []  # label, content
     position = 0
     while opening := OPENING.search(text, position):
-        end = _closing(text, opening.end())
+        end = _closing(text, opening)
         if end is None:
             break
-        blocks.append((opening[1].lower(), text[opening.end() : end.start()].rstrip("\n")))
+        blocks.append((_label(opening["info"]), _content(text, opening, end.start()).rstrip("\n")))
         position = end.end()
     own = [content for label, content in blocks if label in LABELS]
-    return own or [content for _, content in blocks], text[opening.end() :] if opening else ""
+    return own or [content for _, content in blocks], _content(text, opening, len(text)) if opening else ""
 
 
-def _closing(text: str, start: int) -> re.Match[str] | None:
-    """Where the fence that begins at `start` ends: at the first marks that make it a program, else the first alone.
+def _label(info: str) -> str:
+    match = LABEL.match(info)
+    return match[1].lower() if match else ""
 
-    A fence may stand inside a string of the script, and the closing marks behind its last line.
+
+def _content(text: str, opening: re.Match[str], end: int) -> str:
+    """What stands behind an opening fence, less the fence's own indentation (in a list item, say)."""
+    content, width = text[opening.end() : end], len(opening["indent"])
+    return re.sub(rf"^[ \t]{{1,{width}}}", "", content, flags=re.MULTILINE) if width else content
+
+
+def _closing(text: str, opening: re.Match[str]) -> re.Match[str] | None:
+    """Where a fence ends: at the first marks that make it a program, else the first alone on a line.
+
+    A fence may stand inside a string of the script, the closing marks behind its last line, and prose behind them.
     """
-    marks = [mark for mark, _ in zip(CLOSING.finditer(text, start), range(CLOSINGS), strict=False)]
-    complete = [mark for mark in marks if _is_program(text[start : mark.start()])]
-    return next(iter(complete or [mark for mark in marks if mark["alone"] is not None]), None)
+    marks = (
+        mark
+        for mark in CLOSING.finditer(text, opening.end())
+        if (mark["first"] or mark["last"]).startswith(opening["marks"])
+    )
+    tried = list(itertools.islice(marks, CLOSINGS))
+    complete = (mark for mark in tried if _is_program(_content(text, opening, mark.start())))
+    alone = (mark for mark in tried if mark["first"] and not mark["behind"].strip())
+    return next(complete, None) or next(alone, None)
 
 
 def _bare(text: str) -> str:

@@ -1,8 +1,12 @@
 """What lint says before anything runs."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mas_host import Host
 
-from metaagent_x.mas import Script, lint, own_imports
+from metaagent_x.mas import Script, child, lint, own_imports
+from metaagent_x.mas.lint import MAIN_FUNCTIONS, MODULES
 
 S = "answer = solver()(task)"
 
@@ -11,16 +15,16 @@ S = "answer = solver()(task)"
     S,
     "while True:\n    answer = solver()(task)",
     "def f(t, *a, k=1, **w):\n    return [t + str(i) for i in range(k)]\nanswer = f(task)[0]",
-    "try:\n    x = 1\nexcept ValueError as e:\n    print(e)\nfor i, (a, *b) in enumerate([(1, 2)]): print(i, a, b)",
+    "try:\n    x = 1\nexcept ValueError as e:\n    print(e)\nfor i, (a, *b) in enumerate([(1, 2)]): answer = i, a, b",
     "if (n := 3) > 2: answer = (lambda z: solver()(z))(task)",
-    "match kind:\n    case [x, *y]: a = x or y\n    case {'k': v, **r}: a = v or r\n    case w: a = w",
+    "match kind:\n    case [x, *y]: a = x or y\n    case {'k': v, **r}: a = v or r\n    case w: a = w\nanswer = a",
     "from metaagent_x.mas import solver, ensemble as many\nimport metaagent_x\nanswer = many([solver()])(task)",
     "class Plan:\n    text = task\nanswer = solver()(Plan.text.strip().upper())",
     "class Plan:\n    def __init__(self, t): self.t = t\nx: str = Plan(task).t\nanswer = solver()(x)",
     "def main(t): return solver()(t)\nif __name__ == '__main__': answer = main(task)",
-    "def f(n: int):\n    global z\n    z = n\n    def g():\n        nonlocal n\n        n += z\n    return n + z",
+    "def f(n: int):\n    global z\n    z = n\n    def g():\n        nonlocal n\n        n += z\n\nanswer = f(1)",
     "answer = ''\nfor t in [task]: answer = answer + solver()(t)",
-    "with open_nothing as f: print(f)\nopen_nothing = 1",
+    "with open_nothing as f: answer = f\nopen_nothing = 1",
 ])  # fmt: skip
 def test_ordinary_scripts_have_no_problem(source):
     assert lint(Script.of(source)) == []
@@ -32,8 +36,8 @@ def test_ordinary_scripts_have_no_problem(source):
     ("x = 1\nanswer = ensembel([solver()])(task)", 2, "ensembel", "nearest word: ensemble"),
     ("answer = solver()(tsk)", 1, "tsk", "nearest word: task"),
     ("answer = run_code(task)", 1, "run_code", "unknown name run_code"),
-    ("import os\nanswer = solver()(task)", 1, "os", "imports nothing"),
-    ("from os.path import join\nanswer = join(task)", 1, "os.path", "imports nothing"),
+    ("import os\nanswer = solver()(task)", 1, "os", "may import only re, math, json"),
+    ("from os.path import join\nanswer = join(task)", 1, "os.path", "run_python(code) runs code that may import more"),
     ("from mas import AgentNode\nanswer = AgentNode(task)", 2, "AgentNode", "nearest word: agent"),
     ("def f():\n    x = 1\n    return x\nanswer = x", 4, "x", "unknown name x"),
     ("class A:\n    x = task\n    def f(self): return x", 3, "x", "unknown name x"),
@@ -81,6 +85,15 @@ def test_lint_names_line_word_and_way_out(source, line, word, hint):
     ('text = "{0.__class__}"\nanswer = text.format(task)', 2, "0.__class__"),
     ('text = "{x}"\nfor text in [task]: answer = text.format(x=1)', 2, "format"),
     ('answer = ("{0.__cla" + "ss__}").format(task)', 1, "format"),
+    ('import string\nanswer = string.Formatter().vformat("{0.__class__}", [task], {})', 2, "format"),
+    ("import os\nanswer = os.name", 1, "os"),
+    ("import sys\nanswer = sys.path[0]", 1, "sys"),
+    ("import re, subprocess\nanswer = subprocess.run(task)", 1, "subprocess"),
+    ("import importlib.util as math\nanswer = math", 1, "importlib.util"),
+    ("from . import re\nanswer = re", 1, "."),
+    ("from json import codecs\nanswer = codecs", 1, "codecs"),
+    ("from random import _os\nanswer = _os", 1, "_os"),
+    ("import statistics\nanswer = statistics.sys", 2, "sys"),
     ('answer = str.format("{0.__class__}", task)', 1, "format"),
     ('answer = "".join(map("{0.__class__}".format, [task]))', 1, "format"),
     ('answer = "{".format(task)', 1, "format"),
@@ -92,6 +105,102 @@ def test_ways_into_the_interpreter_are_refused_by_name(source, line, word):
     """huggingface/smolagents#2094, #2395: imports, __del__ and str.format walked out of an in-process sandbox."""
     found = [(p.line, p.word) for p in lint(Script.of(source))]
     assert (line, word) in found and {w for _, w in found} <= {word, "ctypes", "__mro__"}
+
+
+@pytest.mark.parametrize("source", [
+    "import re, math\nanswer = str(math.pi) + re.sub('a', 'b', task)",
+    "import json, random, itertools, functools, string, statistics, fractions, textwrap\nanswer = json.dumps(1)",
+    "from __future__ import annotations\nfrom typing import List as L, Any\ndef f(x: L[Any]): return x\nanswer = f(1)",
+    "from collections import Counter, abc\nimport collections.abc as c\nanswer = Counter(task), abc, c",
+    "from math import *\nanswer = sqrt(gcd(4, 8))",
+    "from random import choice as vote\nanswer = vote('text')",
+    "answer = task if type(task) is str else object()",
+    "try: raise NotImplementedError\nexcept (OverflowError, LookupError): answer = callable(task)",
+])  # fmt: skip
+def test_modules_that_only_compute_and_harmless_builtins_are_allowed(source):
+    assert lint(Script.of(source)) == []
+
+
+async def test_allowed_imports_are_there_when_the_script_runs():
+    lines = ["from __future__ import annotations", *(f"import {m}" for m in MODULES if m != "__future__")]
+    script = Script.of("\n".join([*lines, "from math import *", "answer = str(sqrt(math.factorial(3) - 2))"]))
+    assert lint(script) == []
+    execution = await Host(lambda r: "x").run(script.text)
+    assert (execution.status, execution.answer) == ("ok", "2.0")
+
+
+@pytest.mark.parametrize("source,line,word,hint", [
+    ('{"script": "answer = solver()(task)"}', 1, "answer", "nothing sets answer and no agent is used"),
+    ("x = task\nprint(x)", 1, "answer", "write answer = solver()(task)"),
+    ("def helper(t): return t", 1, "answer", "nothing sets answer"),
+    ("from math import nosuch\nanswer = 1", 1, "nosuch", "math has no nosuch"),
+])  # fmt: skip
+def test_programs_without_effect_and_names_that_a_module_has_not(source, line, word, hint):
+    (problem,) = lint(Script.of(source))
+    assert (problem.line, problem.word) == (line, word) and hint in problem.hint
+
+
+@pytest.mark.parametrize("source", [
+    *(f"def {name}(task): return task" for name in MAIN_FUNCTIONS),
+    "solver()(task)",
+    "def f():\n    global answer\n    answer = task\nf()",
+    "for answer in [task]: pass",
+    "import math as answer",
+])  # fmt: skip
+def test_every_form_of_an_answer_counts_as_effect(source):
+    assert lint(Script.of(source)) == []
+
+
+def test_the_main_functions_are_those_that_run():
+    assert MAIN_FUNCTIONS == child.MAIN_FUNCTIONS
+
+
+@given(st.text(max_size=200) | st.recursive(
+    st.sampled_from(["1", "task", "'{:{}}'.format(1)", "f'{task}'", "0x" + "f" * 5000, "-" * 99 + "1"]),
+    lambda part: st.builds(
+        "{}{}{}".format, st.sampled_from(["(", "[", "f(", "lambda: (", "f'{"]), part, st.sampled_from([")", "]", "}'"])
+    ) | st.builds("{}{}{}".format, part, st.sampled_from(["+", "\n", ";answer=", ".x", "if 1 else"]), part),
+    max_leaves=12,
+))  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_lint_never_raises(text):
+    script = Script.of("answer=" + text)
+    assert all(str(problem) for problem in lint(script)) and own_imports(script) == 0
+
+
+N = 6000
+
+
+@pytest.mark.parametrize("source,hint", [
+    ("answer=0x" + "f" * 5000, None),
+    ("answer=" + "9" * 5000, "syntax error"),
+    ("answer='" + "{:" * N + "}" * N + "'.format(1)", "more than 2 levels deep"),
+    ("answer='" + "{:{}" * N + "}" * N + "'.format(1)", "more than 2 levels deep"),
+    ("answer=reflect(solver(), rounds=-0x" + "f" * 5000 + ")", "rounds must be"),
+    ("answer=" + "(" * N, "syntax error"),
+    ("answer=" + "-" * N + "1", "syntax error"),
+    ("answer=1" + "+1" * N, "syntax error"),
+    ("answer=task" + ".x" * N, "syntax error"),
+    ("answer=task" + "()" * N, "syntax error"),
+    ("answer=" + "lambda:" * N + "1", "syntax error"),
+    ("answer=" + "1 if 1 else " * N + "1", "syntax error"),
+    ("if 1: pass\n" + "elif 1: pass\n" * N + "\nanswer=1", "syntax error"),
+    ("answer='\ud800'", "syntax error"),
+])  # fmt: skip
+def test_huge_numbers_and_deep_nesting_are_read_or_named(source, hint):
+    problems = lint(Script.of(source))
+    assert [hint in p.hint for p in problems] == [True] if hint else problems == []
+    assert own_imports(Script.of(source)) == 0
+
+
+def test_names_beyond_one_byte_of_the_code_are_read():
+    source = "\n".join(f"a{i} = {i}" for i in range(70_000)) + "\nanswer = a69999 + wrong"
+    assert [p.word for p in lint(Script.of(source))] == ["wrong"]
+
+
+@pytest.mark.timeout(20)
+def test_many_functions_take_no_time_of_their_square():
+    assert lint(Script.of("answer=1\n" + "".join(f"def f{i}():f{i}\n" for i in range(15_000)))) == []
 
 
 @pytest.mark.parametrize("source", [
@@ -122,6 +231,11 @@ def test_format_with_plain_fields_is_allowed(source):
     ("reflect(solver(), critic)", "critic", "write critic()"),
     ("reflect(solver(), critic=critic)", "critic", "write critic()"),
     ("answer = solver", "solver", "write solver()"),
+    ("answer = reflect(solver(), rounds=0)", "rounds", "rounds must be a whole number of at least 1"),
+    ("answer = debate([solver()], None, -2)", "rounds", "write debate(agents, judge=None, rounds=2)"),
+    ("answer = solve_and_test(solver(), rounds='3')", "rounds", "whole number"),
+    ("answer = vote('text')", "texts", "vote takes a list of texts, as in vote([a, b])"),
+    ("answer = agree(texts=f'{task}')", "texts", "agree takes a list of texts"),
 ])  # fmt: skip
 def test_arguments_of_our_own_names_are_checked(source, word, hint):
     (problem,) = lint(Script.of(source))
@@ -137,6 +251,8 @@ def test_arguments_of_our_own_names_are_checked(source, word, hint):
     "def solver(text): return text\nanswer = ensemble([solver])(task)",
     "answer = together(code_of, [solver()(task)])[0]",
     "answer = solver(style='a', memory=True)(task)",
+    "n = 0\nanswer = reflect(solver(), rounds=n)(vote([task]))",
+    "answer = reflect(solver(), None, 1)(task)",
 ])  # fmt: skip
 def test_what_only_a_run_can_tell_or_the_script_redefines_is_left_alone(source):
     assert lint(Script.of(source)) == []
