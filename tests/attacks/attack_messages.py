@@ -114,6 +114,7 @@ def forge(**message):
     tell(**message)
 line.tell = forge
 answer = solver()("wait")
+time.sleep(0.2)
 """, flags=("answer_not_from_agents",)),
     goes("forges the path of a text", r"""
 seen = solver()(task)
