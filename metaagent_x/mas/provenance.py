@@ -20,7 +20,7 @@ WHISPER_CHARS = 3
 
 
 def as_said(task: Task, execution: Execution) -> str:
-    """The text to grade: the completion itself where the final answer is a completion's, else the answer unchanged.
+    """The text to grade: the completion (or output) itself whose answer the final one is, else the answer unchanged.
 
     So a comment that the script writes into an agent's program, which could read it, is not graded. Of several such
     completions it is one that has the answer to the letter if there is one, and the last of those. A bare answer, as
@@ -32,7 +32,8 @@ def as_said(task: Task, execution: Execution) -> str:
     answer = whole(kind, execution.answer, calls)
     key = key_of(kind, answer)
     if key is not None:
-        same = [call.text for call in calls if key_of(kind, call.text) == key]
+        said = [*(run.output for run in _own_runs(task, execution)), *(call.text for call in calls)]
+        same = [text for text in said if key_of(kind, text) == key]
         exact = [text for text in same if _given(kind, text) == _given(kind, answer)]
         return (exact or same or [answer])[-1]
     bare = answer.strip()

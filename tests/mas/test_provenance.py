@@ -108,6 +108,13 @@ async def test_what_is_graded_is_the_agents_own_text(answer):
     assert (e.status, e.flags, e.answer) == ("ok", set(), said)
 
 
+async def test_a_program_that_a_program_printed_is_graded_as_it_was_printed():
+    inner = "import linecache\nexec(linecache.getline('main.py', 1).replace('# PAYLOAD', ''))\n"
+    script = "p = code_of(solver()(task))\nanswer = '# PAYLOAD print(42)\\n' + run_python(p)"
+    e = await Host(lambda r: program(f"print({inner.strip()!r})")).run(script, CODE)
+    assert (e.status, e.flags, e.answer) == ("ok", set(), inner)
+
+
 async def test_of_equal_programs_the_one_with_the_same_comments_is_graded():
     said = {"solver": program("# one\nprint(1)"), "judge": program("# two\nprint(1)")}
     for choice, agent in (("a", "solver"), ("code_of(a)", "solver"), ("b", "judge"), ("'print( 1 )'", "judge")):
