@@ -119,7 +119,12 @@ class _Run:
             except sandbox.SandboxFailure as failure:
                 self.failure = self.failure or failure
                 ending = sandbox.Ending("crash", str(failure))
-        return await asyncio.to_thread(self._conclude, problem, ending)
+        try:
+            return await asyncio.to_thread(self._conclude, problem, ending)
+        except Exception as failure:  # no text that a model wrote may end a step; nor may it void its reward
+            self.execution.status, self.execution.reason = "crash", f"unreadable answer: {failure!r}"[:1000]
+            self.execution.answer = ""
+            return self.execution
 
     # The conversation
 

@@ -423,3 +423,12 @@ async def test_only_the_end_of_a_huge_answer_is_read():
     assert e.status == "ok" and e.answer == "so \\boxed{7}" and not e.flags
     e = await Host(lambda r: "so \\boxed{7}").run("t = solver()(task)\nanswer = t + 'x' * 10**6")
     assert e.status == "ok" and len(e.answer) == 100_000 and e.flags == {"answer_not_from_agents"}
+
+
+async def test_an_answer_that_cannot_be_read_ends_neither_the_step_nor_the_reward(monkeypatch):
+    def fail(*_):
+        raise ValueError("odd text")
+
+    monkeypatch.setattr(runner, "as_said", fail)
+    e = await Host(lambda r: RIGHT).run("answer = solver()(task)")
+    assert (e.status, e.answer, len(e.calls)) == ("crash", "", 1) and "odd text" in e.reason
