@@ -41,6 +41,7 @@ def main(fd: int) -> int:
     if Script(start["script"], "").dialect:
         scope |= workflow.play(language)
     line.tell(do="end", **_run(start["script"], scope, language))
+    threading.Event().wait()  # the host ends this process; one that leaves while a reply is on its way can lose its end
     return 0
 
 

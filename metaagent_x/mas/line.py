@@ -79,11 +79,13 @@ class Line:
         return reply
 
     def read(self) -> None:
-        """Delivers replies until the host hangs up, which ends the process."""
-        for line in self.file:
-            reply = json.loads(line)
-            self.waiting.pop(reply["id"]).put(reply)
-        os._exit(1)
+        """Delivers replies until the host hangs up, or one cannot be delivered: nobody may wait for it for ever."""
+        try:
+            for line in self.file:
+                reply = json.loads(line)
+                self.waiting.pop(reply["id"]).put(reply)
+        finally:
+            os._exit(1)
 
 
 class Branch:

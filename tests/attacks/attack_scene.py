@@ -195,7 +195,9 @@ class Scene:
             "descriptors of the host": _descriptors("self"),
             "descriptors of the zygote": max(self.descriptors, _descriptors(zygote.process.pid)),
             "threads of the host": [t.name for t in threading.enumerate() if not t.name.startswith(POOLS)],
-            "timers of the host": [signal.getitimer(n) for n in (0, 1, 2)], "hostname": socket.gethostname(),
+            # Whether each is set, and its interval: that of the test's own time limit runs on.
+            "timers of the host": [(left > 0, again) for left, again in map(signal.getitimer, (0, 1, 2))],
+            "hostname": socket.gethostname(),
             "private folders": os.listdir(zygote.folder), "processes": self._processes(zygote),
             "names of its making": self._names(), "signals": list(self.signals), "connections": self._received(),
         }  # fmt: skip

@@ -220,6 +220,7 @@ CALLS = [  # x86_64, aarch64, arguments, what is decided
     ("socketpair of Unix sockets", 53, 199, (1,), "allow"), ("socketpair of others", 53, 199, (16,), "EPERM"),
     ("clone of a thread", 56, 220, (0x3D0F00,), "allow"), ("clone of a process", 56, 220, (0x1200011,), "EPERM"),
     ("clone of a thread in a new namespace", 56, 220, (0x3D0F00 | 0x10000000,), "EPERM"),
+    ("close_range", 436, 436, (3, 9, 0), "allow"), ("close_range in a table of its own", 436, 436, (3, 9, 2), "EPERM"),
     ("clone3", 435, 435, (), "ENOSYS"), ("execve", 59, 221, (), "EPERM"), ("execveat", 322, 281, (), "EPERM"),
     ("kill itself", 62, 129, (ME,), "allow"), ("kill another", 62, 129, (1,), "EPERM"),
     ("kill all", 62, 129, (seccomp.ALL,), "EPERM"), ("kill the group", 62, 129, (0,), "EPERM"),
