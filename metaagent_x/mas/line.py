@@ -79,11 +79,12 @@ class Line:
         return reply
 
     def read(self) -> None:
-        """Delivers replies until the host hangs up, or one cannot be delivered: nobody may wait for it for ever."""
+        """Delivers replies until the host hangs up, or memory runs out: nobody may wait for a reply for ever."""
         try:
             for line in self.file:
                 reply = json.loads(line)
-                self.waiting.pop(reply["id"]).put(reply)
+                if (box := self.waiting.pop(reply["id"], None)) is not None:  # else a script asked behind our back
+                    box.put(reply)
         finally:
             os._exit(1)
 

@@ -409,7 +409,7 @@ def say(**message): line.sendall(json.dumps(message).encode() + b"\\n")
     ("code", "characters", "for i in range(200): say(do='brief', id=10**6 + i, text='x = 1\\n' * 20_000)"),
     ("math", "bytes", "while True: say(do='links', links=[], junk=[{}] * 200_000)"),
     ("math", "links", "for i in range(100): say(do='links', links=[['0', '1', 'vote']] * 1000)"),
-      ("math", "comparisons", "for i in range(20): say(do='classes', id=10**6 + i, texts=[str(j) for j in range(90)])"),
+    ("math", "comparisons", "for i in range(20): say(do='classes', id=10**6 + i, texts=[str(j) for j in range(90)])"),
 ])  # fmt: skip
 async def test_what_a_script_has_the_host_read_is_bounded(kind, what, flood):
     """Parsing on the host holds up every other script, and comparing keeps the graders busy."""
