@@ -7,12 +7,11 @@ from collections import defaultdict
 
 from metaagent_x.mas.messages import order
 from metaagent_x.mas.provenance import answer_call
-from metaagent_x.mas.records import Call, Execution
+from metaagent_x.mas.records import OVERLAP_CHARS, Call, Execution
 from metaagent_x.mas.tools import code_key
 from metaagent_x.tasks.code import extract_code
 from metaagent_x.tasks.math import extract_answer
 
-OVERLAP_CHARS = 24
 STRUCTURES = ("invalid", "single", "ensemble", "debate", "solver-tester", "reflection", "other")
 PAPER_NAMES = {"debate": "ensemble", "solver-tester": "reflection"}  # the paper's table has no rows for these
 

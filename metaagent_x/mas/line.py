@@ -8,7 +8,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Sources = tuple[tuple[str, str], ...]  # (path of the completion that is passed on, "pass" | "judge" | "tests")
@@ -44,6 +44,11 @@ def paths_of(text: Any) -> tuple[str, ...]:
 
 def path_of(text: Any) -> str:
     return text.path if isinstance(text, Reply) else ""
+
+
+def passed(paths: Iterable[str], how: str = "pass") -> Sources:
+    """What a message passes on: the completions of these paths, "" for a text that is none."""
+    return tuple((path, how) for path in paths if path)
 
 
 class Line:

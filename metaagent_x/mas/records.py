@@ -8,6 +8,7 @@ from typing import Literal
 from metaagent_x.tasks.task import Verdict
 
 TEST_RUNS = 6  # of `run_tests` in one execution
+OVERLAP_CHARS = 24  # of a completion, found in a later text: that text has it from there
 NO_PUBLIC_TESTS = "no public tests"  # the one failure that `run_tests` reports where there is nothing to run
 
 

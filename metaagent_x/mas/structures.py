@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from metaagent_x.mas.line import Branch, Joined, Sources, path_of, paths_of
+from metaagent_x.mas.line import Branch, Joined, Sources, passed, path_of, paths_of
 from metaagent_x.mas.records import NO_PUBLIC_TESTS
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def memories_of(member: Any) -> set[str]:
 
 
 def _sources(texts: Sequence[str], how: str) -> Sources:
-    return tuple((path_of(t), how) for t in texts if path_of(t))
+    return passed(map(path_of, texts), how)
 
 
 def _remembers(member: Callable) -> bool:

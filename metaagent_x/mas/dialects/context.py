@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from metaagent_x.mas.language import Language
-from metaagent_x.mas.line import Sources, path_of
+from metaagent_x.mas.line import Sources, passed, path_of
+from metaagent_x.mas.records import OVERLAP_CHARS
 
-OVERLAP_CHARS = 24
 DELIVERY = re.compile(r"<delivery>(.*?)</delivery>", re.DOTALL)
 NOTES = "\n\nResults so far:\n"
 
@@ -98,10 +97,6 @@ class Ask(str):
         self = super().__new__(cls, text)
         self.sources = sources
         return self
-
-
-def passed(paths: Iterable[str], how: str = "pass") -> Sources:
-    return tuple((path, how) for path in paths if path)
 
 
 def question(given: Any) -> Ask:

@@ -11,9 +11,9 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metaagent_x.mas.dialects.context import PLAY, Ask, Context, Message, MessageType, passed, question, view
+from metaagent_x.mas.dialects.context import PLAY, Ask, Context, Message, MessageType, question, view
 from metaagent_x.mas.dialects.tools import ToolRegistry, python_execute
-from metaagent_x.mas.line import Branch, path_of
+from metaagent_x.mas.line import Branch, passed, path_of
 from metaagent_x.mas.script import FILE
 from metaagent_x.mas.structures import Agent
 from metaagent_x.mas.tools import head_and_tail
