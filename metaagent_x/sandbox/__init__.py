@@ -2,10 +2,10 @@
 
 from metaagent_x.sandbox.client import MODES, close, use
 from metaagent_x.sandbox.limits import Limits, Result, SandboxFailure, SandboxRefused
-from metaagent_x.sandbox.python import run_python
+from metaagent_x.sandbox.python import Program, run_python
 from metaagent_x.sandbox.session import Ending, MalformedMessage, Session, open_session
 
 __all__ = [
-    "MODES", "Ending", "Limits", "MalformedMessage", "Result", "SandboxFailure", "SandboxRefused", "Session", "close",
+    "MODES", "Ending", "Limits", "MalformedMessage", "Program", "Result", "SandboxFailure", "SandboxRefused", "Session", "close",
     "open_session", "run_python", "use",
 ]  # fmt: skip

@@ -16,6 +16,52 @@ from metaagent_x.sandbox.limits import MAX_STARVED, Limits, Result, SandboxFailu
 GRACE_S = 20.0  # a report this late means that the zygote hangs
 
 
+class Program:
+    """A program made ready to run on one input after another, each time in a fresh contained process.
+
+    Nothing goes from one run to the next: neither memory nor files. Not thread-safe: one run at a time; close it, or
+    use it in a `with` statement.
+    """
+
+    def __init__(self, code: str, *, limits: Limits | None = None):
+        """Args: as of `run_python`; the limits are those of each run."""
+        self.code, self.limits = code, limits or Limits()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+
+    def run(self, stdin: str | int = "", stdout: int | None = None) -> Result:
+        """Runs it once; see `run_python`.
+
+        Args:
+          stdin: the whole input, or a descriptor to read it from, which stays the caller's to close.
+          stdout: a descriptor to write to; `Result.stdout` is empty then. None: what it prints is kept.
+        """
+        zygote = client.zygote()
+        folder = zygote.new_folder()
+        own = [_file("code", json.dumps({"code": self.code}).encode())]
+        try:
+            if isinstance(stdin, str):
+                own.append(_file("stdin", stdin.encode("utf-8", "surrogatepass")))
+            own += [_file("stdout"), _file("stderr")]
+            out, err = own[-2:]
+            given = own[1] if isinstance(stdin, str) else stdin
+            files = [own[0], given, out if stdout is None else stdout, err]
+            while (report := zygote.submit(folder, files, self.limits)) is None:
+                time.sleep(0.002)
+            return _result(_wait(zygote, report, self.limits), out, err, self.limits)
+        finally:
+            for fd in own:
+                os.close(fd)
+            folders.remove(folder)
+
+
 def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> Result:
     """Runs a program as `python main.py < stdin` would, in a process of its own. Thread-safe; blocks until it ended.
 
@@ -34,20 +80,7 @@ def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> R
     Raises:
       SandboxFailure: the sandbox process or the program's could not be started, or the former died during the run.
     """
-    limits = limits or Limits()
-    zygote = client.zygote()
-    folder = zygote.new_folder()
-    files = [_file("code", json.dumps({"code": code}).encode()), _file("stdin", stdin.encode("utf-8", "surrogatepass"))]
-    try:
-        files += [_file("stdout"), _file("stderr")]
-        while (report := zygote.submit(folder, files, limits)) is None:
-            time.sleep(0.002)
-        ending = _wait(zygote, report, limits)
-        return _result(ending, files[2], files[3], limits)
-    finally:
-        for fd in files:
-            os.close(fd)
-        folders.remove(folder)
+    return Program(code, limits=limits).run(stdin)
 
 
 def _file(name: str, data: bytes = b"") -> int:
