@@ -6,6 +6,6 @@ from metaagent_x.sandbox.python import Program, run_python
 from metaagent_x.sandbox.session import Ending, MalformedMessage, Session, open_session
 
 __all__ = [
-    "MODES", "Ending", "Limits", "MalformedMessage", "Program", "Result", "SandboxFailure", "SandboxRefused", "Session", "close",
-    "open_session", "run_python", "use",
+    "MODES", "Ending", "Limits", "MalformedMessage", "Program", "Result", "SandboxFailure", "SandboxRefused", "Session",
+    "close", "open_session", "run_python", "use",
 ]  # fmt: skip
