@@ -1,7 +1,6 @@
 """The code grader: which program a text gives, and which tests it passes.
 
-Each test is a fresh contained process that gets the program and one input, nothing else. Expected outputs stay in this
-process, where the comparison is made, so a program can neither read nor forge a verdict.
+How a test is run, and what a program gets to see of it: `kinds.py`. What counts as the expected output: `compare.py`.
 """
 
 from __future__ import annotations
@@ -13,44 +12,25 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaagent_x.sandbox import Limits, run_python
+from metaagent_x.sandbox import Limits
+from metaagent_x.tasks.compare import CHECKERS, Checker
+from metaagent_x.tasks.kinds import Runner, TestResult, UnsupportedTest, require
+
+__all__ = [
+    "Judgement", "TestResult", "UnsupportedTest", "extract_code", "extract_code_with_flag", "is_program", "judge",
+    "parse",
+]  # fmt: skip
 
 _NAME = "<program>"
 # Programs under judgement have odd escapes ("\d"); that is nothing to tell our user.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=re.escape(_NAME))
 warnings.filterwarnings("ignore", category=DeprecationWarning, module=re.escape(_NAME))
 
-FLOAT_TOLERANCE = 1e-6  # absolute below 1, relative above; for expected tokens with a decimal point only
 OUTPUT_BYTES = 16 << 20
 PYTHON_LABELS = frozenset(("python", "python3", "py", "py3"))
 
 _OPENING = re.compile(r"^[ \t]*```[ \t]*([^\s`]*)[^\n`]*\n", re.MULTILINE)
 _SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
-_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-
-
-class UnsupportedTest(ValueError):
-    """A test of a kind that `judge` cannot run."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TestResult:
-    """How one test went.
-
-    Attributes:
-      status: "passed", "wrong_answer", or how the run ended: "error", "cpu", "wall", "memory", "output", "refused",
-        "crash".
-      detail: one line for a person: the exception, the first line that differs. Never shown to an agent.
-    """
-
-    __test__ = False  # not a pytest class
-
-    status: str
-    detail: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return self.status == "passed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,77 +115,46 @@ def judge(
     *,
     time_limit_s: float = 4.0,
     memory_mb: int = 512,
+    limits: Limits | None = None,
+    checker: Checker | str | None = None,
     stop_at_first_failure: bool = False,
 ) -> Judgement:
     """Runs a program on tests, each in a fresh contained process. Thread-safe; blocks.
 
     Args:
       program: Python source.
-      tests: `{"kind": "stdin", "input": str, "output": str}` records.
+      tests: records of the kinds "stdin", "call" and "assert"; `kinds.py` says what each holds.
       time_limit_s: CPU seconds for one test; a sleeping program is ended by a wall limit well above it.
       memory_mb: MiB for one test.
+      limits: all limits of one test, in place of these two.
+      checker: says whether a printed text is right where several are: `(input, expected, got) -> bool`, or the name of
+        one of `compare.CHECKERS`; None or "": `compare.same_output`. For stdin tests. It runs in this process and must
+        stand any text; what it raises is raised here.
       stop_at_first_failure: do not run the tests after one that failed.
 
     Returns:
       The judgement; `total` counts all tests, also those not run.
 
     Raises:
-      UnsupportedTest: a test of another kind. Raised before anything runs.
+      UnsupportedTest: a test of another kind, a malformed one, a checker that is unknown or is given for a test that is
+        not of kind stdin. Raised before anything runs; but an assert test that passes and called nothing of the program
+        is found out at its end.
       SandboxFailure: a test could not be run (infrastructure, not a verdict).
     """
     for number, test in enumerate(tests):
-        if test["kind"] != "stdin":
-            raise UnsupportedTest(f"test {number} is of kind {test['kind']!r}; only 'stdin' tests can be judged")
-    limits = Limits(cpu_s=time_limit_s, wall_s=4 * time_limit_s + 10, memory_mb=memory_mb, output_bytes=OUTPUT_BYTES)
+        require(test, f"test {number}")
+        if checker and test["kind"] != "stdin":
+            raise UnsupportedTest(f"test {number} is of kind {test['kind']!r}; a checker reads printed text only")
+    if isinstance(checker, str) and checker:
+        if checker not in CHECKERS:
+            raise UnsupportedTest(f"checker {checker!r} is not one of {', '.join(CHECKERS)}")
+        checker = CHECKERS[checker]
+    wall_s = 4 * time_limit_s + 10
+    limits = limits or Limits(time_limit_s, wall_s=wall_s, memory_mb=memory_mb, output_bytes=OUTPUT_BYTES)
     results: list[TestResult] = []
-    for test in tests:
-        results.append(_run(program, test, limits))
-        if stop_at_first_failure and not results[-1].passed:
-            break
+    with Runner(program, limits, checker or None) as runner:
+        for test in tests:
+            results.append(runner.run(test))
+            if stop_at_first_failure and not results[-1].passed:
+                break
     return Judgement(sum(r.passed for r in results), len(tests), tuple(results))
-
-
-def _run(program: str, test: Mapping[str, Any], limits: Limits) -> TestResult:
-    result = run_python(program, test["input"], limits=limits)
-    if result.status != "ok":
-        return TestResult(result.status, result.stderr.rstrip().rpartition("\n")[2][:200])
-    if same_output(test["output"], result.stdout):
-        return TestResult("passed")
-    return TestResult("wrong_answer", _difference(test["output"], result.stdout))
-
-
-def same_output(expected: str, got: str) -> bool:
-    """True if a printed text is the expected one.
-
-    Line ends (CRLF), trailing blanks and empty lines at the end never count. If the lines differ, tokens separated by
-    white space are compared one by one: equal, case and all, or, for an expected token with a decimal point, a number
-    within `FLOAT_TOLERANCE` of it (absolute below 1, relative above). An expected integer must be printed as it is.
-    """
-    if _lines(expected) == _lines(got):
-        return True
-    wanted, printed = expected.split(), got.split()
-    return len(wanted) == len(printed) and all(_same_token(w, p) for w, p in zip(wanted, printed, strict=True))
-
-
-def _lines(text: str) -> list[str]:
-    lines = [line.rstrip() for line in text.replace("\r\n", "\n").split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
-def _same_token(wanted: str, printed: str) -> bool:
-    if wanted == printed:
-        return True
-    if "." not in wanted or not (_REAL.fullmatch(wanted) and _REAL.fullmatch(printed)):
-        return False
-    x = float(wanted)
-    return abs(x - float(printed)) <= FLOAT_TOLERANCE * max(1.0, abs(x))
-
-
-def _difference(expected: str, got: str) -> str:
-    wanted, printed = expected.split(), got.split()
-    for number, (w, p) in enumerate(zip(wanted, printed, strict=False)):
-        if not _same_token(w, p):
-            return f"token {number}: expected {w[:60]!r}, got {p[:60]!r}"
-    return f"expected {len(wanted)} tokens, got {len(printed)}"

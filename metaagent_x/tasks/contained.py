@@ -1,0 +1,352 @@
+"""What runs beside a judged program, inside contained processes: it calls the program, or asks another process to.
+
+The host sends this file as text, with one call at its end (`call`, `serve` or `check`), so it uses the standard library
+alone. It is trusted only where it runs without the program: what `call` and `serve` write is what the program says it
+returned, never a verdict. The host imports it for the form of plain data (`encode`, `decode`).
+
+Plain data are None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset and dict, also nested. Values of
+their subclasses, numpy scalars and arrays, fractions and decimals become the nearest of these, so an object that is
+equal to everything arrives as a harmless one or not at all.
+"""
+
+from __future__ import annotations
+
+import builtins
+import decimal
+import fractions
+import json
+import linecache
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+FILE = "main.py"  # the program, in tracebacks
+TESTS = "tests.py"
+MAX_DEPTH = 100
+MAX_LINE = 4 << 20  # bytes of one message
+SMALL_BITS = 64  # larger integers travel as hexadecimal digits: reading those takes linear time and has no limit
+RECURSION = 50_000  # contest graders allow deep recursion
+
+# Bound before a called program runs, as the graders of such tests do: starter code says `List[int]`, no import.
+HELPFUL = (
+    "bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator",
+    "random", "re", "string", "sys", "typing",
+)  # fmt: skip
+
+
+class NotPlain(ValueError):
+    """A value that is no plain data, or text that is none."""
+
+
+def encode(value: Any, handle: Callable[[Any], Any] | None = None, depth: int = 0) -> Any:
+    """Plain data as JSON values that keep the types apart. Others are given to `handle`.
+
+    Raises:
+      NotPlain: other data without a `handle`, or data nested more than `MAX_DEPTH` deep.
+    """
+    if depth > MAX_DEPTH:
+        raise NotPlain(f"data nested more than {MAX_DEPTH} deep")
+
+    def all_of(values: Any) -> list:
+        return [encode(item, handle, depth + 1) for item in values]
+
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        number = int.__int__(value)
+        return number if number.bit_length() <= SMALL_BITS else {"int": hex(number)}
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, list):
+        return all_of(list.__iter__(value))
+    if isinstance(value, tuple):
+        return {"tuple": all_of(tuple.__iter__(value))}
+    if isinstance(value, dict):
+        return {"dict": [all_of(pair) for pair in dict.items(value)]}
+    if isinstance(value, set):
+        return {"set": all_of(set.__iter__(value))}
+    if isinstance(value, frozenset):
+        return {"frozenset": all_of(frozenset.__iter__(value))}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": bytes(value).hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, (fractions.Fraction, decimal.Decimal)):
+        return float(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return encode(value.tolist(), handle, depth + 1)
+    if handle is not None:
+        return handle(value)
+    raise NotPlain(f"{type(value).__name__} is no plain data")
+
+
+def decode(data: Any, handle: Callable[[int], Any] | None = None, depth: int = 0) -> Any:
+    """The inverse of `encode`. Of text from a program: anything can be in it.
+
+    Raises:
+      NotPlain: what `encode` would not have written.
+    """
+    if depth > MAX_DEPTH:
+        raise NotPlain(f"data nested more than {MAX_DEPTH} deep")
+    if isinstance(data, list):
+        return [decode(item, handle, depth + 1) for item in data]
+    if not isinstance(data, dict):
+        return data
+    try:
+        ((tag, inner),) = data.items()
+        if tag == "int":
+            return int(inner, 16)
+        if tag == "bytes":
+            return bytes.fromhex(inner)
+        if tag == "complex":
+            return complex(*inner)
+        if tag == "handle" and handle is not None:
+            return handle(inner)
+        make = {"tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict}[tag]
+        return make(decode(inner, handle, depth + 1))
+    except NotPlain:
+        raise
+    except Exception as problem:
+        raise NotPlain(f"not what encode writes: {type(problem).__name__}") from None
+
+
+def _load(program: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Runs the program as a module of its own (not `__main__`: its tests call it); returns its names."""
+    module = types.ModuleType("solution")
+    module.__dict__.update(names, __file__=FILE)
+    sys.modules["solution"] = module
+    linecache.cache[FILE] = (len(program), None, program.splitlines(keepends=True), FILE)
+    exec(compile(program, FILE, "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+def _helpful() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for name in HELPFUL:
+        module = __import__(name)
+        public = getattr(module, "__all__", None) or [word for word in vars(module) if not word.startswith("_")]
+        names.update({word: vars(module)[word] for word in public if word in vars(module)})
+    return {word: value for word, value in names.items() if not hasattr(builtins, word)} | {
+        name: sys.modules[name] for name in HELPFUL
+    }
+
+
+def _find(names: dict[str, Any], entry_point: str) -> Callable[..., Any]:
+    solution = names.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, entry_point):
+        return getattr(solution(), entry_point)
+    if entry_point not in names:
+        raise NameError(f"the program defines no {entry_point}")
+    return names[entry_point]
+
+
+def _told(problem: BaseException) -> str:
+    """The traceback, without the frames of this file."""
+    frames = problem.__traceback__
+    while frames is not None and frames.tb_frame.f_globals is globals():
+        frames = frames.tb_next
+    try:
+        return "".join(traceback.format_exception(type(problem), problem, frames))
+    except BaseException:
+        return type(problem).__name__ + "\n"
+
+
+def _write(fd: int, text: str) -> None:
+    view = memoryview(text.encode())
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def call(program: str) -> None:
+    """Reads `{"entry_point", "arguments"}` from standard input and writes what the call returns. Never returns.
+
+    What the program prints goes to standard error. An exception leaves its traceback there, and no result.
+    """
+    results = os.dup(1)
+    os.dup2(2, 1)
+    asked = json.loads(sys.stdin.buffer.read())
+    sys.setrecursionlimit(RECURSION)
+    try:
+        value = _find(_load(program, _helpful()), asked["entry_point"])(*decode(asked["arguments"]))
+        try:
+            said = json.dumps({"value": encode(value)})
+        except NotPlain as problem:
+            said = json.dumps({"problem": str(problem)})
+    except MemoryError:
+        raise
+    except BaseException as problem:
+        try:
+            sys.stdout.flush()
+        finally:
+            _write(2, _told(problem))
+            os._exit(1)
+    _write(results, said)
+    os._exit(0)
+
+
+def serve(program: str) -> None:
+    """Runs the program, then does what the other end of standard input asks with its names. Never returns.
+
+    The first line written says which names it has. What is no plain data stays here; the other end gets its number.
+    """
+    line, (nothing, end) = os.dup(0), os.pipe()
+    os.close(end)
+    os.dup2(nothing, 0)
+    kept: list[Any] = []
+    numbers: dict[int, int] = {}
+
+    def handle(value: Any) -> dict[str, int]:
+        if id(value) not in numbers:
+            numbers[id(value)] = len(kept)
+            kept.append(value)
+        return {"handle": numbers[id(value)]}
+
+    def answer(ask: dict[str, Any]) -> Any:
+        of = names if ask["do"] == "name" else kept[ask["of"]]
+        values = [decode(value, kept.__getitem__) for value in ask["values"]]
+        if ask["do"] == "name":
+            return of[values[0]]
+        if ask["do"] == "call":
+            return of(*values[0], **values[1])
+        return getattr(of, values[0]) if ask["do"] == "get" else setattr(of, values[0], values[1])
+
+    def attempt(what: Callable[[], Any]) -> dict[str, Any]:
+        try:
+            return {"value": encode(what(), handle)}
+        except MemoryError:
+            raise
+        except BaseException as problem:
+            return {"raised": type(problem).__name__, "told": _told(problem)[-MAX_DEPTH * 100 :]}
+
+    def start() -> list[str]:
+        names.update(_load(program, {}))
+        return list(names)
+
+    names: dict[str, Any] = {}
+    said = attempt(start)
+    with open(line, "rb", closefd=False) as asked:
+        while True:
+            _write(line, json.dumps(said) + "\n")
+            ask = asked.readline()
+            if not ask:
+                os._exit(0)
+            request = json.loads(ask)
+            said = attempt(lambda request=request: answer(request))
+
+
+class Ended(BaseException):
+    """The process of the program ended, or says what cannot be read."""
+
+
+class Line:
+    """The test's end of the line to the program.
+
+    Attributes:
+      calls: so many calls were made. last: what the last one returned. raised: the exception that the program raised
+        last, and its traceback there.
+    """
+
+    def __init__(self, fd: int):
+        self.fd, self.reader = fd, os.fdopen(fd, "rb")
+        self.calls, self.last = 0, None
+        self.raised: tuple[BaseException | None, str] = (None, "")
+        self.handles: dict[int, Handle] = {}
+
+    def handle(self, number: int) -> Handle:
+        if type(number) is not int:
+            raise NotPlain("a handle without a number")
+        return self.handles.setdefault(number, Handle(self, number))
+
+    def read(self) -> Any:
+        """Raises: what the program raised, if Python has an exception of that name, else RuntimeError; Ended."""
+        try:
+            said = json.loads(self.reader.readline(MAX_LINE))
+            if "value" in said:
+                return decode(said["value"], self.handle)
+            name, told = str(said["raised"]), str(said["told"])
+        except (ValueError, KeyError, TypeError, RecursionError, OSError):
+            raise Ended from None
+        kind = getattr(builtins, name, None)
+        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError)
+        problem = (kind if known else RuntimeError)(told.rstrip().rpartition("\n")[2].partition(": ")[2])
+        self.raised = problem, told
+        raise problem
+
+    def ask(self, do: str, of: int, *values: Any) -> Any:
+        self.calls += do == "call"
+        message = json.dumps({"do": do, "of": of, "values": [encode(value, _number) for value in values]})
+        try:
+            _write(self.fd, message + "\n")
+        except OSError:
+            raise Ended from None
+        answer = self.read()
+        if do == "call":
+            self.last = answer
+        return answer
+
+
+class Handle:
+    """An object of the program: it can be called, and its attributes read and set. Equal to nothing but itself."""
+
+    def __init__(self, line: Line, number: int):
+        self.__dict__.update(_line=line, _number=number)
+
+    def __repr__(self) -> str:
+        return "<an object of the program>"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._line.ask("call", self._number, list(arguments), named)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._line.ask("get", self._number, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._line.ask("set", self._number, name, value)
+
+
+def _number(value: Any) -> dict[str, int]:
+    if type(value) is not Handle:
+        raise TypeError(f"a test can hand plain data to a program, not {type(value).__name__}")
+    return {"handle": value._number}
+
+
+def _used(code: types.CodeType) -> set[str]:
+    inner = [_used(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def check(source: str, entry_point: str) -> None:
+    """Runs tests on the program at the other end of standard input; writes the verdict as JSON. Never returns.
+
+    The names that the tests use and do not define come from the program; no builtin and no module does.
+    """
+    verdicts, line = os.dup(1), Line(os.dup(0))
+    os.dup2(2, 1)
+    linecache.cache[TESTS] = (len(source), None, source.splitlines(keepends=True), TESTS)
+    status, detail = "passed", ""
+    try:
+        code = compile(source, TESTS, "exec", dont_inherit=True)
+        given, used = line.read(), _used(code)
+        scope: dict[str, Any] = {"__name__": "tests"}
+        if entry_point not in given:
+            raise NameError(f"the program defines no {entry_point}")
+        for name in used.intersection(given):
+            if not hasattr(builtins, name) and not name.startswith("__"):
+                scope[name] = line.ask("name", 0, name)
+        scope.update({name: __import__(name) for name in used.intersection(HELPFUL)})
+        exec(code, scope)
+    except Ended:
+        status, detail = "error", "the program ended before its tests did"
+    except BaseException as problem:
+        raised, told = line.raised
+        status = "error" if problem is raised or isinstance(problem, NameError) else "wrong_answer"
+        detail = told if problem is raised else _told(problem)
+    got = repr(line.last) if line.calls and status == "wrong_answer" else ""
+    said = {"status": status, "detail": detail, "got": got[:4000], "calls": line.calls}
+    _write(verdicts, json.dumps(said))
+    os._exit(0)

@@ -1,0 +1,247 @@
+"""The three kinds of tests: what each must hold, and how it is run.
+
+  stdin    {"kind", "input": text, "output": text}: the program reads the one and prints the other.
+  call     {"kind", "input": arguments, "output": value, "entry_point": name}: a method of class `Solution`, if it has
+           such a one, or a function, is called. The arguments are a list, or a text with one JSON value a line; then
+           the output is a text with one JSON value.
+  assert   {"kind", "input": Python source, "output": "", "entry_point": name}: the source makes assertions when it
+           runs, calling the program by its names.
+
+Each test is a fresh contained process, so that a program carries nothing from one hidden input to the next. It gets one
+input and nothing else: expected outputs stay in this process, where they are compared. The source of an assert test
+holds expected values; it runs in a second contained process, which asks that of the program for every call.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import inspect
+import json
+import re
+import socket
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from metaagent_x.sandbox import Limits, Program, Result
+from metaagent_x.tasks import contained
+from metaagent_x.tasks.compare import Checker, output_difference, same_output, same_value
+
+KINDS = ("stdin", "call", "assert")
+SHOWN_CHARS = 400  # of what a program said, in a result
+TEST_MEMORY_MB = 512
+RESULT_BYTES = contained.MAX_LINE  # of a returned value: what the parent reads takes many times that
+
+_NAME = "<test>"
+# Tests have odd escapes ("\d"); that is nothing to tell our user.
+warnings.filterwarnings("ignore", category=SyntaxWarning, module=_NAME)
+warnings.filterwarnings("ignore", category=DeprecationWarning, module=_NAME)
+_CONTAINED = inspect.getsource(contained)
+
+
+class UnsupportedTest(ValueError):
+    """A test that cannot be run: of no known kind, or malformed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TestResult:
+    """How one test went.
+
+    Attributes:
+      status: "passed", "wrong_answer", or how the run ended: "error", "cpu", "wall", "memory", "output", "threads",
+        "refused", "crash".
+      detail: one line for a person: the exception, the first thing that differs. May hold expected values, so it is
+        never shown to an agent, except for a public test.
+      got: for a wrong answer, what the program printed or returned, its middle left out if it is long.
+    """
+
+    __test__ = False  # not a pytest class
+
+    status: str
+    detail: str = ""
+    got: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.status == "passed"
+
+
+PASSED = TestResult("passed")
+
+
+def head_and_tail(text: str, limit: int) -> str:
+    """The text, or its first and last parts and how much is missing between them."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
+
+
+def last_words(stderr: str, exit_code: int = 0) -> str:
+    """The last line of a traceback, with the line of the program where it came about."""
+    numbers = re.findall(rf'File "{re.escape(contained.FILE)}", line (\d+)', stderr)
+    said = stderr.rstrip().rpartition("\n")[2] or (f"exit code {exit_code}" if exit_code else "")
+    return head_and_tail(said, SHOWN_CHARS) + (f" (line {numbers[-1]})" if numbers else "")
+
+
+def require(test: Mapping[str, Any], name: str) -> None:
+    """Refuses a test that cannot be run.
+
+    Raises:
+      UnsupportedTest: says which test (`name`) and what is wrong with it.
+    """
+    kind = test.get("kind")
+    if kind not in KINDS:
+        raise UnsupportedTest(f"{name} is of kind {kind!r}, which is not one of {', '.join(KINDS)}")
+    fields = ("input", "output") + (("entry_point",) if kind != "stdin" else ())
+    if missing := [field for field in fields if field not in test]:
+        raise UnsupportedTest(f"{name}, a {kind} test, has no {missing[0]}")
+    text = ("input", "output") if kind == "stdin" else ("entry_point",) if kind == "call" else ("entry_point", "input")
+    for field in text:
+        if not isinstance(test[field], str):
+            raise UnsupportedTest(f"{name}, a {kind} test: {field} is {type(test[field]).__name__}, not text")
+    if kind != "stdin" and not test["entry_point"].isidentifier():
+        raise UnsupportedTest(f"{name}: entry_point is {test['entry_point']!r}, which is no name")
+    try:
+        if kind == "call":
+            json.dumps(contained.encode(called(test)))
+        elif kind == "assert":
+            ast.parse(test["input"], _NAME)
+    except (ValueError, TypeError, SyntaxError, RecursionError) as problem:
+        raise UnsupportedTest(f"{name}, a {kind} test, cannot be read: {problem}") from problem
+
+
+def called(test: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """Arguments and expected value of a call test."""
+    given, expected = test["input"], test["output"]
+    if isinstance(given, str):
+        return [json.loads(line) for line in given.split("\n") if line.strip()], json.loads(expected)
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(f"input is {type(given).__name__}, not a list of arguments or a text with one a line")
+    return list(given), expected
+
+
+def shown(test: Mapping[str, Any]) -> tuple[str, str]:
+    """Input and expected output of a test as a person would write them; a source for an assert test, and ""."""
+    if test["kind"] != "call":
+        return test["input"], test["output"]
+    arguments, expected = called(test)
+    return f"{test['entry_point']}({', '.join(map(_repr, arguments))})", _repr(expected)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return json.dumps(contained.encode(value))
+
+
+class Runner:
+    """Runs tests on one program, which is made ready once for each kind. Use it in a `with` statement; one thread."""
+
+    def __init__(self, program: str, limits: Limits, checker: Checker | None = None):
+        """Args: `checker`: decides on stdin tests instead of `same_output`."""
+        self.program, self.limits, self.checker = program, limits, checker
+        self._ready: dict[str, Program] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stack.close()
+
+    def run(self, test: Mapping[str, Any]) -> TestResult:
+        """Raises SandboxFailure if the test could not be run (infrastructure, not a verdict)."""
+        return {"stdin": self._stdin, "call": self._call, "assert": self._assert}[test["kind"]](test)
+
+    def _program(self, code: str, limits: Limits) -> Program:
+        if code not in self._ready:
+            self._ready[code] = self._stack.enter_context(Program(code, limits=limits))
+        return self._ready[code]
+
+    def _stdin(self, test: Mapping[str, Any]) -> TestResult:
+        result = self._program(self.program, self.limits).run(test["input"])
+        if result.status != "ok":
+            return _ended(result)
+        given, expected, got = test["input"], test["output"], result.stdout
+        right = self.checker(given, expected, got) if self.checker else same_output(expected, got)
+        if right:
+            return PASSED
+        return TestResult("wrong_answer", output_difference(expected, got), head_and_tail(got.strip(), SHOWN_CHARS))
+
+    def _call(self, test: Mapping[str, Any]) -> TestResult:
+        arguments, expected = called(test)
+        asked = json.dumps({"entry_point": test["entry_point"], "arguments": contained.encode(arguments)})
+        limits = dataclasses.replace(self.limits, output_bytes=min(self.limits.output_bytes, RESULT_BYTES))
+        result = self._program(f"{_CONTAINED}\ncall({self.program!r})\n", limits).run(asked)
+        if result.status != "ok":
+            return _ended(result)
+        if not result.stdout:
+            return TestResult("error", "the program ended before it returned")
+        try:
+            said = json.loads(result.stdout)
+            if "value" not in said:
+                return TestResult("wrong_answer", f"returned {said['problem']}"[:SHOWN_CHARS])
+            got = contained.decode(said["value"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return TestResult("error", "the program wrote something else in place of what it returned")
+        # Some sets wrap the expected value in a list of one, and some rows of the same sets do not.
+        wrapped = isinstance(test["input"], list) and isinstance(expected, list) and len(expected) == 1
+        if same_value(expected, got) or (wrapped and same_value(expected[0], got)):
+            return PASSED
+        wanted, got = (head_and_tail(_repr(value), SHOWN_CHARS) for value in (expected, got))
+        return TestResult("wrong_answer", f"expected {wanted}, got {got}", got)
+
+    def _assert(self, test: Mapping[str, Any]) -> TestResult:
+        program = self._program(f"{_CONTAINED}\nserve({self.program!r})\n", self.limits)
+        asserting = f"{_CONTAINED}\ncheck({test['input']!r}, {test['entry_point']!r})\n"
+        limits = dataclasses.replace(self.limits, wall_s=2 * self.limits.wall_s, memory_mb=TEST_MEMORY_MB)
+        of_program, of_test = _both(program, Program(asserting, limits=limits))
+        said = json.loads(of_test.stdout) if of_test.status == "ok" else None
+        if said and said["status"] == "passed":
+            if not said["calls"]:
+                raise UnsupportedTest("an assert test called nothing of the program")
+            return PASSED
+        if of_program.status != "ok":
+            return _ended(of_program)
+        if said is None:
+            return _ended(of_test)
+        status, detail = said["status"], last_words(said["detail"])
+        if status == "error" and detail.startswith("PermissionError"):
+            status = "refused"
+        return TestResult(status, detail, head_and_tail(said["got"], SHOWN_CHARS))
+
+
+def _both(program: Program, asserting: Program) -> tuple[Result, Result]:
+    """Runs two programs whose standard inputs are the ends of one line. Whoever ends first hangs up."""
+    ours, theirs = socket.socketpair()
+    ending: list[Result | BaseException] = []
+
+    def run() -> None:
+        try:
+            ending.append(program.run(theirs.fileno()))
+        except BaseException as problem:
+            ending.append(problem)
+        finally:
+            theirs.close()
+
+    thread = threading.Thread(target=run, name="program under assertions")
+    thread.start()
+    try:
+        with asserting:
+            of_test = asserting.run(ours.fileno())
+    finally:
+        ours.close()
+        thread.join()
+    (of_program,) = ending
+    if isinstance(of_program, BaseException):
+        raise of_program
+    return of_program, of_test
+
+
+def _ended(result: Result) -> TestResult:
+    return TestResult(result.status, last_words(result.stderr, result.exit_code))
