@@ -1,0 +1,186 @@
+"""Which files of a path are read for a dataset and its options, and the rows of these.
+
+Splits are told by the paths of the hub ("data/train-*.parquet"), or else by the words in a file's name or its folder's
+("train.jsonl", "test/rows.parquet"). A dataset with one split takes every file.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+
+from metaagent_x.tasks.datasets import rows
+from metaagent_x.tasks.datasets.registry import Dataset, parse
+from metaagent_x.tasks.datasets.rows import DatasetError, Row
+
+_WORDS = {
+    "train": ("train", "training"), "test": ("test",), "valid": ("valid", "validation", "val", "dev"),
+    "validation": ("valid", "validation", "val", "dev"), "prompt": ("prompt",),
+}  # fmt: skip
+
+
+def open_rows(name: str, path: str | None = None, *, all_columns: bool = False) -> Iterator[Row]:
+    """The rows of a dataset that its options ask for, in file order, one at a time.
+
+    Args:
+      name, path: as `load_report`.
+      all_columns: read also the columns that conversion does not need (of Parquet and Arrow).
+
+    Raises:
+      DatasetError: as `load_report`, but for rows that only a conversion can find broken.
+    """
+    dataset, options = parse(name)
+    at = _place(dataset, path)
+    number = 0
+    for file, where, values, split in _raw(dataset, options, at, all_columns):
+        place = f"{dataset.name}: {file} {where}"
+        if number == 0:
+            _check_columns(dataset, place, values)
+        row = Row(place, number, values, split or dataset.splits[0])
+        number += 1
+        if dataset.split_of:
+            row = Row(place, row.number, values, dataset.split_of(row))
+            wanted = options.get("split") or (dataset.splits[0] if at.is_dir() else "all")
+            if wanted not in ("all", row.split):
+                continue
+        if dataset.select is None or dataset.select(row, options):
+            yield row
+
+
+def _raw(
+    dataset: Dataset, options: Mapping[str, str], at: pathlib.Path, all_columns: bool
+) -> Iterator[tuple[pathlib.Path, str, Mapping, str]]:
+    unused = () if all_columns else dataset.unused
+    if rows.is_tfds(at):
+        for split in _tfds_splits(dataset, options, at):
+            yield from ((at, where, values, split) for where, values in rows.read_tfds(dataset.name, at, split))
+        return
+    for file, split in _files(dataset, options, at):
+        yield from ((file, where, values, split) for where, values in rows.read(dataset.name, file, unused))
+
+
+def _place(dataset: Dataset, path: str | None) -> pathlib.Path:
+    if path:
+        at = pathlib.Path(path.removeprefix("tfds:")).expanduser()
+        if path.startswith("tfds:") and not rows.is_tfds(at):
+            raise DatasetError(f"{dataset.name}: {at} holds no dataset_info.json and features.json: not a TFDS folder")
+        if not at.exists():
+            raise DatasetError(f"{dataset.name}: {at} does not exist; give a file or folder of rows")
+        return at
+    folder = pathlib.Path(os.environ.get("METAAGENT_X_DATA") or "data").expanduser()
+    at = folder / dataset.name
+    if not at.exists():
+        raise DatasetError(
+            f"{dataset.name}: {at} does not exist. Give a path, or fetch the dataset: "
+            f"python -m metaagent_x.tasks.datasets fetch {dataset.name} --to {folder}"
+        )
+    return at
+
+
+def _check_columns(dataset: Dataset, place: str, values: Mapping) -> None:
+    """A library or a hub that changed its form is told apart from one broken row (huggingface/datasets#7676)."""
+    if not any(name in values for column in dataset.columns for name in column.split("|")):
+        raise DatasetError(
+            f"{place}: this is no row of {dataset.name}: it has {', '.join(sorted(map(str, values))) or 'nothing'}; "
+            f"expected are {', '.join(column.replace('|', ' or ') for column in dataset.columns)}"
+        )
+
+
+def _files(dataset: Dataset, options: Mapping[str, str], at: pathlib.Path) -> list[tuple[pathlib.Path, str]]:
+    """The files to read, in the order of their names, each with its split ("" if nothing tells it)."""
+    if at.is_file():
+        if not rows.is_readable(at):
+            raise DatasetError(f"{dataset.name}: {at} is no file of rows; {', '.join(rows.SUFFIXES)} can be read")
+        files = {at: _split_by_name(dataset, at.name)}
+        asked = options.get("split", "all")
+        if asked != "all" and files[at] == "":
+            files[at] = asked
+    else:
+        files = _fetched(dataset, at) or _found(dataset, at)
+        asked = options.get("split") or (dataset.splits[0] if any(files.values()) else "all")
+    try:
+        if dataset.wanted_file:
+            files = {file: split for file, split in files.items() if dataset.wanted_file(file.name, options)}
+    except ValueError as problem:
+        raise DatasetError(f"{dataset.name}: {at}: {problem}") from None
+    if asked == "all" or len(dataset.splits) == 1:
+        chosen = files
+    elif dataset.split_of:
+        chosen = {file: split for file, split in files.items() if split in ("", asked)}
+    elif unclear := [file for file, split in files.items() if not split]:
+        raise DatasetError(
+            f"{dataset.name}: {at}: the split of {unclear[0].name} is unclear; the name of a file, or of its folder, "
+            f"must hold one of {', '.join(dataset.splits)}. Or name the file itself, or read it all with split=all"
+        )
+    else:
+        chosen = {file: split for file, split in files.items() if split == asked}
+    if not chosen:
+        there = ", ".join(sorted(set(filter(None, files.values())))) or "no file"
+        raise DatasetError(
+            f"{dataset.name}: {at} holds nothing of split {asked} {dict(options) or ''}; it has {there}. "
+            f"Ask for another as {dataset.name}:split=..."
+        )
+    return sorted(chosen.items())
+
+
+def _found(dataset: Dataset, folder: pathlib.Path) -> dict[pathlib.Path, str]:
+    """The files of rows in a folder and its subfolders. If some are where the hub has them, these are the dataset."""
+    inside = {file: file.relative_to(folder).as_posix() for file in folder.rglob("*") if rows.is_readable(file)}
+    inside = {file: path for file, path in inside.items() if "/." not in f"/{path}"}
+    if not inside:
+        raise DatasetError(f"{dataset.name}: {folder} holds no file of rows ({', '.join(rows.SUFFIXES)})")
+    by_hub = {file: _split_by_hub(dataset, path) for file, path in inside.items()}
+    return {file: by_hub[file] or _split_by_name(dataset, path) for file, path in inside.items()}
+
+
+def _fetched(dataset: Dataset, folder: pathlib.Path) -> dict[pathlib.Path, str]:
+    """The files of a folder that `fetch` made, by its own list; empty if it is another folder."""
+    listing = folder / "dataset.json"
+    if not listing.is_file():
+        return {}
+    again = f"repeat: python -m metaagent_x.tasks.datasets fetch {dataset.name} --to {folder.parent}"
+    try:
+        files = json.loads(listing.read_text(encoding="utf-8"))["files"]
+        sizes = {str(path): int(entry["bytes"]) for path, entry in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise DatasetError(f"{dataset.name}: {listing} is damaged ({problem!r}); {again}") from None
+    for path, size in sizes.items():
+        file = folder / path
+        found = file.stat().st_size if file.is_file() else None
+        if found != size:
+            has = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            raise DatasetError(f"{dataset.name}: {file} {has}: the download is damaged; {again}")
+    return {folder / path: _split_by_hub(dataset, path) for path in sizes if rows.is_readable(folder / path)}
+
+
+def _split_by_hub(dataset: Dataset, path: str) -> str:
+    for split, patterns in dataset.hub.files.items():
+        if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
+            return split
+    return ""
+
+
+def _split_by_name(dataset: Dataset, path: str) -> str:
+    """The split that a path tells by its last word that is one: "test_10.jsonl", "train/rows.jsonl"."""
+    if len(dataset.splits) == 1:
+        return dataset.splits[0]
+    for part in reversed(path.split("/")):
+        for word in re.findall("[a-z]+", part.lower()):
+            for split in dataset.splits:
+                if word in _WORDS[split]:
+                    return split
+    return ""
+
+
+def _tfds_splits(dataset: Dataset, options: Mapping[str, str], folder: pathlib.Path) -> list[str]:
+    there = rows.tfds_splits(dataset.name, folder)
+    if len(dataset.splits) == 1 or options.get("split") == "all":
+        return there
+    asked = options.get("split", dataset.splits[0])
+    if asked not in there:
+        raise DatasetError(f"{dataset.name}: {folder} has no split {asked}; it has {', '.join(there)}")
+    return [asked]
