@@ -1,4 +1,4 @@
-"""Builds the parts of a job from its settings: task pools, model, learner, engines, grader."""
+"""Builds the parts of a job from its settings: model, learner, engines, grader."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import ml_collections
 
 from metaagent_x import sandbox
 from metaagent_x.config import ConfigError, Settings
+from metaagent_x.data import Pools
 from metaagent_x.learner.step import Learner
 from metaagent_x.model.qwen3 import Qwen3Config
 from metaagent_x.model.sharding import make_mesh
@@ -17,42 +18,7 @@ from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.jax_engine import JaxEngine
 from metaagent_x.rollout.rehearsal import Rehearsal
-from metaagent_x.tasks import datasets, families
 from metaagent_x.tasks.grader import Grader
-from metaagent_x.tasks.mixture import Mixture
-from metaagent_x.tasks.task import Rubric, Task
-
-Pairs = list[tuple[Task, Rubric]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Pools:
-    """Tasks by use. `train` is drawn from by step; `dev` decides, `test` judges."""
-
-    train: Mixture
-    dev: Pairs
-    test: Pairs
-
-
-def pools(config: Settings) -> Pools:
-    """Opens every data set that the job names. Raises before any compute if one is missing, unreadable or empty."""
-    d = config.data
-    sources = {name: _open(name, path, "train", d.train_size, config.seed) for name, path, _ in d.train}
-    shares = {name: share for name, _, share in d.train}
-    mixture = Mixture(sources, shares, config.batch, config.seed)
-
-    def side(split: families.Split, size: int) -> Pairs:
-        """Equal numbers of every kind, interleaved, so that any head of the list is balanced too."""
-        kinds = [_open(name, path, split, size // 2, config.seed) for name, path, _ in getattr(d, split)]
-        return [pair for row in zip(*kinds, strict=True) for pair in row]
-
-    return Pools(mixture, side("dev", d.dev_size), side("test", d.test_size))
-
-
-def _open(name: str, path: str, split: families.Split, size: int, seed: int) -> Pairs:
-    if name in families.NAMES:
-        return families.generate(families.NAMES[name], split, size, seed=0 if split == "test" else seed)
-    return datasets.load(name, path or None)
 
 
 def model_config(config: Settings, vocab_size: int | None = None) -> Qwen3Config:

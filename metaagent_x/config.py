@@ -59,12 +59,16 @@ def base() -> Settings:
     c.mesh.simulate = 0  # CPU: so many simulated devices
 
     c.data = ml_collections.ConfigDict()
-    c.data.train = (("polaris", "", 0.5), ("apps", "", 0.25), ("code_contests", "", 0.25))  # (name, path, share)
-    c.data.dev = ()  # generated: (name, share); used for the cold start and the gate
-    c.data.test = ()  # held-out evaluation
+    # (name with its options, path, share of every batch): half math, half code
+    c.data.train = (("polaris", "", 0.5), ("apps:difficulty=introductory", "", 0.25), ("code_contests", "", 0.25))
+    c.data.hold_out = 0.0  # share of every training set that validates and never trains, chosen by a hash of the id
+    c.data.dev = ()  # instead of hold_out: sets of their own; dev tasks decide (cold start, gate), they are no result
+    c.data.test = ()  # held-out evaluation: benchmarks, or generated tasks
     c.data.train_size = 0  # generated families: distinct training tasks of each kind
-    c.data.dev_size = 0
-    c.data.test_size = 0
+    c.data.dev_size = 0  # dev tasks of all sets together, by their shares; 0: all there are
+    c.data.test_size = 0  # the same for test tasks
+    c.data.max_task_tokens = 0  # longer tasks are left out of train and dev; 0: as long as the prompts leave room for
+    c.data.allow_benchmarks = False  # True: train or validate on a benchmark, where the result is meant for nothing
 
     c.rollout = ml_collections.ConfigDict()
     c.rollout.temperature = 1.0
@@ -184,7 +188,8 @@ AT_LEAST = {
     "engine.chunk": 1, "learner.row_tokens": 2, "learner.micro_rows": 1, "learner.updates_per_step": 1,
     "checkpoint.every": 1, "checkpoint.keep": 1, "mesh.fsdp": 1, "mesh.tensor": 1, "rollout.temperature": 0,
     "learner.kl": 0, "reward.call_cost": 0, "reward.format_bonus": 0, "learner.learning_rate": 0, "seed": 0,
-    "mesh.simulate": 0, "data.train_size": 0, "data.dev_size": 0, "data.test_size": 0, "engine.cache_tokens": 2,
+    "mesh.simulate": 0, "data.train_size": 0, "data.dev_size": 0, "data.test_size": 0, "data.hold_out": 0,
+    "data.max_task_tokens": 0, "engine.cache_tokens": 2,
     "rollout.budget.calls": 1, "rollout.budget.tokens": 1, "rollout.budget.depth": 0, "rollout.budget.tool_runs": 0,
     "rollout.budget.wall_s": 0.1, "rollout.budget.cpu_s": 0.1, "rollout.budget.memory_mb": 1,
     "learner.warmup_steps": 0, "learner.b1": 0, "learner.b2": 0, "learner.weight_decay": 0, "learner.clip_norm": 0,
@@ -193,7 +198,7 @@ AT_LEAST = {
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
     "eval.tasks": 0, "eval.stage_tasks": 0,
 }  # fmt: skip
-BELOW_ONE = ("learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2", "sft.average")
+BELOW_ONE = ("data.hold_out", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2", "sft.average")
 
 
 def get(config: Settings, field: str) -> object:
@@ -227,9 +232,6 @@ def validate(c: Settings) -> None:
     if c.learner.aggregate == "constant" and c.learner.constant_denominator <= 0:
         raise ConfigError("learner.aggregate='constant' needs learner.constant_denominator above 0 (tokens per update)")
     _check_data(c)
-    shares = sum(share for _, _, share in c.data.train)
-    if c.steps and abs(shares - 1) > 1e-6:
-        raise ConfigError(f"data.train shares sum to {shares:g}; they must sum to 1")
 
 
 def _check_fields(c: Settings, reference: Settings, prefix: str) -> None:
@@ -261,6 +263,18 @@ def _check_data(c: Settings) -> None:
                     f"data.{use} holds {entry!r}; every entry must be (name, path, share), e.g. ('polaris', "
                     "'data/polaris.jsonl', 0.5)"
                 )
+        shares = [share for _, _, share in c.data[use]]
+        needed = bool(shares) or (use == "train" and c.steps > 0)
+        if needed and not (abs(sum(shares) - 1) <= 1e-6 and min(shares) > 0):
+            raise ConfigError(f"data.{use} shares sum to {sum(shares):g}; they must be above 0 and sum to 1")
+        sets = [entry[:2] for entry in c.data[use]]
+        if twice := next((s for s in sets if sets.count(s) > 1), None):
+            raise ConfigError(f"data.{use} names {twice} twice; give it one entry with both shares")
+    if c.data.hold_out and c.data.dev:
+        raise ConfigError(
+            f"data.hold_out={c.data.hold_out} and data.dev={c.data.dev!r}: dev tasks are held out of the training sets "
+            "or come from sets of their own, not both; set one of the two to 0 or ()"
+        )
 
 
 def _check_groups(c: Settings) -> None:

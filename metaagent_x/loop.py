@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from metaagent_x import assemble
+from metaagent_x import data
 from metaagent_x.config import Settings
 from metaagent_x.learner import credit
 from metaagent_x.mas import demonstrations
@@ -26,8 +26,17 @@ class Stopped(RuntimeError):
     """The run ended itself because going on would teach nothing. Exit code 1."""
 
 
+def show_data(pools: data.Pools) -> None:
+    """Prints what every data set gave and what was left out, and why."""
+    view = Table("data set", "use", "rows", "left out", "too long", "dev", "tasks", title="data")
+    for o in pools.origins:
+        why = ", ".join(f"{n} {reason}" for reason, n in sorted(o.dropped.items(), key=lambda item: -item[1]))
+        view.add_row(o.name, o.use, f"{o.read}", why or "-", f"{o.too_long}", f"{o.dev}", f"{o.tasks}")
+    console.print(view)
+
+
 async def gather(
-    c: Settings, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, step: int,
+    c: Settings, pools: data.Pools, engines: Mapping[str, Engine], grader: Any, step: int,
     draws: int, roles: frozenset[str],
 ) -> tuple[list[RolloutTree], int]:  # fmt: skip
     """The rollouts of one step.
@@ -60,9 +69,7 @@ async def gather(
     return trees, draws
 
 
-async def gate(
-    c: Settings, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder
-) -> None:
+async def gate(c: Settings, pools: data.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder) -> None:
     """Prints the accuracy of every structure on every kind of task; raises Stopped if RL has nothing to learn from."""
     record = await measure.evaluate(pools.dev, engines, grader, c)
     table = await measure.structure_table(
@@ -86,7 +93,7 @@ async def gate(
 
 
 async def evaluate(
-    c: Settings, tasks: assemble.Pairs, engines: Mapping[str, Engine], grader: Any, folder: RunFolder,
+    c: Settings, tasks: data.Pairs, engines: Mapping[str, Engine], grader: Any, folder: RunFolder,
     name: str, step: int, *, temperature: float = 1.0, designer: str = "rl", executor: str = "rl",
 ) -> dict[str, Any]:  # fmt: skip
     """Plays held-out tasks once each and records the result. One already recorded is not played again."""
@@ -104,9 +111,7 @@ async def evaluate(
     return record
 
 
-async def baseline(
-    c: Settings, pools: assemble.Pools, cold: Mapping[str, Engine], grader: Any, folder: RunFolder
-) -> None:
+async def baseline(c: Settings, pools: data.Pools, cold: Mapping[str, Engine], grader: Any, folder: RunFolder) -> None:
     """Where the policy stands before RL, at T=1 and greedy."""
     for temperature in (1.0, 0.0) if pools.test else ():
         await evaluate(c, pools.test[: c.eval.tasks], cold, grader, folder, "cold", 0, temperature=temperature,
@@ -114,15 +119,15 @@ async def baseline(
 
 
 async def stage(
-    c: Settings, pools: assemble.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder, step: int
+    c: Settings, pools: data.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder, step: int
 ) -> None:
-    """Where the policy stands at a stage boundary, on fewer tasks."""
-    if pools.test:
-        await evaluate(c, pools.test[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
+    """Where the policy stands at a stage boundary, on fewer tasks: dev tasks where the run has no test set."""
+    if tasks := pools.test or pools.dev:
+        await evaluate(c, tasks[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
 
 
 async def final(
-    c: Settings, pools: assemble.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
+    c: Settings, pools: data.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
     grader: Any, folder: RunFolder,
 ) -> None:  # fmt: skip
     """The tables at the end: after RL at T=1 and greedy, and the cross table of cold and RL roles."""

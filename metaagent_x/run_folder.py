@@ -1,6 +1,7 @@
 """The folder of one run: its settings, one line a step, evaluations, the gate's table, TensorBoard curves.
 
 config.json          the settings; a folder belongs to one set of settings
+data.json            what every data set gave: rows read, left out and why, tasks, a hash; a run goes on with the same
 metrics.jsonl        one object a step; everything that depends on the clock stands under `time/`
 evaluations.jsonl    one object an evaluation
 gate.json            what the headroom gate measured
@@ -17,7 +18,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,38 @@ class RunFolder:
             _replace(self.path / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:
             raise _explained(error, self.path) from error
+
+    def check_data(self, origins: Sequence[Mapping[str, Any]]) -> None:
+        """Keeps what the data sets gave, and refuses to go on with other data.
+
+        Tasks are drawn by step alone, so a changed file would change every later batch without a word.
+
+        Args:
+          origins: one record for each set, with at least `use`, `name`, `tasks` and `hash`.
+
+        Raises:
+          RunFolderError: the folder holds a run on other data; says which sets differ.
+        """
+        path = self.path / "data.json"
+        try:
+            known = json.loads(path.read_text()) if path.exists() else origins
+            there, here = ({(o["use"], o["name"]): o for o in side} for side in (known, origins))
+            if changed := [
+                f"{name} for {use}: {_said(there, (use, name))} there, {_said(here, (use, name))} here"
+                for use, name in there | here
+                if there.get((use, name), {}).get("hash") != here.get((use, name), {}).get("hash")
+            ]:
+                raise RunFolderError(
+                    f"workdir={self.path} holds a run on other data ({'; '.join(changed)}); restore the files, or "
+                    "choose another --workdir"
+                )
+            _replace(path, json.dumps(list(origins), indent=2) + "\n")
+        except OSError as error:
+            raise _explained(error, path) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, RunFolderError):
+                raise
+            raise RunFolderError(f"{path}: not readable ({error!r}); choose another --workdir") from error
 
     def log(self, step: int, roles: Iterable[str], metrics: Mapping[str, float]) -> None:
         """Appends one step.
@@ -213,6 +246,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         out |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return out
+
+
+def _said(sets: Mapping[tuple[str, str], Mapping[str, Any]], key: tuple[str, str]) -> str:
+    return f"{sets[key]['tasks']} tasks ({sets[key]['hash']})" if key in sets else "absent"
 
 
 def _complete_lines(path: Path) -> list[bytes]:

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from metaagent_x import assemble
+from metaagent_x import assemble, data
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.packing import pack
@@ -76,7 +76,7 @@ def next_rows(chat: Chat, seed: int, index: int, tokens: int) -> tuple[list[Traj
         index += 1
 
 
-async def cold_start(config: Settings, pools: assemble.Pools) -> ColdStart:
+async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
     """Returns the cold-started policy of these settings, from its cache folder if it was made before.
 
     Interrupted, it goes on from its last measurement. Raises ConfigError if the target is not reached within
@@ -138,7 +138,7 @@ def _averaged(average: TrainState, state: TrainState, decay: float) -> TrainStat
 
 
 async def _measured(
-    config: Settings, pools: assemble.Pools, model: qwen3.Qwen3Config, params: Any, at: int,
+    config: Settings, pools: data.Pools, model: qwen3.Qwen3Config, params: Any, at: int,
     index: int, loss: float,
 ) -> bool:  # fmt: skip
     """Plays the dev tasks with the present weights; True if the policy is where RL should begin."""

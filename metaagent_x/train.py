@@ -9,6 +9,7 @@ Exit codes: 0 done, 2 bad input, 3 interrupted and resumable (the same command g
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
-from metaagent_x import assemble, config, loop, sft
+from metaagent_x import assemble, config, data, loop, sft
 from metaagent_x.analysis.report import write_report
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.improve import improve
@@ -57,8 +58,10 @@ def main(_: list[str]) -> None:
         config.validate(settings)
         assemble.check_supported(settings)
         assemble.check_vocabulary(settings, assemble.model_config(settings))
-        pools = assemble.pools(settings)
+        pools = data.open_pools(settings)
         folder = RunFolder(settings.workdir, settings)
+        folder.check_data([dataclasses.asdict(origin) for origin in pools.origins])
+        loop.show_data(pools)
         console.print("sandbox:", assemble.contain(settings), highlight=False, markup=False, soft_wrap=True)
         if settings.mesh.simulate:
             jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
@@ -89,7 +92,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) -> None:
+async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> None:
     """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report."""
     cold = await sft.cold_start(c, pools)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
@@ -123,7 +126,7 @@ async def train(c: config.Settings, pools: assemble.Pools, folder: RunFolder) ->
             step += 1
             for role in sorted(owner):
                 await engines[role].update_weights(states[owner[role]].params, version=step)
-            metrics |= measure.step_metrics(trees)
+            metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
             metrics |= {"time/collect": collected - clock, "time/step": time.perf_counter() - clock}
             folder.log(step, roles, metrics)
             traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from metaagent_x import assemble, loop
 from metaagent_x import config as settings
+from metaagent_x import data, loop
 from metaagent_x.rollout.rehearsal import right_answer, wrong_answer
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.run_folder import RunFolder
@@ -35,7 +35,7 @@ def job(flat_groups, informative):
         return f"\\boxed{{{'x' if wrong else number}}}"
 
     engines = {"designer": ScriptedEngine(lambda r: "answer = solver()(task)"), "executor": ScriptedEngine(answer)}
-    pools = assemble.Pools(Mixture({"m": pairs(20)}, {"m": 1.0}, 2, 0), [], [])
+    pools = data.Pools(Mixture({"m": pairs(20)}, {"m": 1.0}, 2, 0), [], [])
     grader = Grader(format_bonus=0.0)
     try:
         return asyncio.run(loop.gather(c, pools, engines, grader, 0, 0, EXECUTOR))
@@ -95,7 +95,7 @@ def test_the_gate_stops_a_policy_that_has_nothing_to_learn_unless_told_not_to(tm
 def test_pools_interleave_the_kinds_so_that_any_head_is_balanced(split):
     from configs import smoke
 
-    pools = assemble.pools(smoke.get_config())
+    pools = data.open_pools(smoke.get_config())
     tasks = pools.train.batch_at(0) if split == "train" else getattr(pools, split)
     for size in (2, len(tasks)):
         assert sum(t.kind == "math" for t, _ in tasks[:size]) == size // 2

@@ -80,6 +80,11 @@ class Chat:
         """Ids of ordinary text. No text gives a special id; half of a surrogate pair becomes "?"."""
         return self._encoding(text).ids
 
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Numbers of ids of ordinary texts, counted in one batch."""
+        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        return [len(e.ids) for e in self._plain.encode_batch_fast(clean, add_special_tokens=False)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without the markers. Ids outside the vocabulary are nothing, not an error."""
         parts, run = [], []

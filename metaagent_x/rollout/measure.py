@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,16 +23,32 @@ def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else 0.0
 
 
-def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
+def step_metrics(trees: Sequence[RolloutTree], *, format_bonus: float) -> dict[str, float]:
     """The rollout half of a line of `metrics.jsonl`: rewards, accuracy, designs, structures, calls, tokens, faults.
 
     Invalid designs count as executions of reward 0 and structure "invalid"; void executions are left out of every mean.
+
+    The reward and its components, over all tasks and by kind ("/math", "/code"): `reward/mean` (or `reward/math`,
+    `reward/code`) = `reward/correctness` + format_bonus * `reward/format`. Correctness is what trains, a share of tests
+    or all of them as configured; `reward/fraction` and `accuracy` are these two, whichever of them trains.
+    `verdicts/<reason>` counts the grader's reasons ("verdicts/test_wall": the first failed test ran out of time).
+
+    Args:
+      trees: of one step. format_bonus: lambda, with which they were graded.
     """
     m: dict[str, float] = {}
-    for name, kinds in (("mean", ("math", "code")), ("math", ("math",)), ("code", ("code",))):
+    for name, suffix, kinds in (
+        ("mean", "", ("math", "code")),
+        ("math", "/math", ("math",)),
+        ("code", "/code", ("code",)),
+    ):
         chosen = [t for t in trees if t.task.kind in kinds]
-        m[f"reward/{name}"] = _mean(np.concatenate([t.rewards()[t.counted()] for t in chosen]) if chosen else [])
-    m["accuracy"] = _mean(np.concatenate([correct(t)[t.counted()] for t in trees]) if trees else [])
+        parts = {field: _counted(chosen, field) for field in ("reward", "format", "fraction", "correct")}
+        m[f"reward/{name}"] = _mean(parts["reward"])
+        m[f"reward/correctness{suffix}"] = _mean(parts["reward"] - format_bonus * parts["format"])
+        m[f"reward/format{suffix}"] = _mean(parts["format"])
+        m[f"reward/fraction{suffix}"] = _mean(parts["fraction"])
+        m[f"accuracy{suffix}"] = _mean(parts["correct"])
     designs = [d for t in trees for d in t.designs if not d.void]
     runs = [e for d in designs for e in d.executions if not e.void]
     calls = [c for e in runs for c in e.calls]
@@ -50,6 +67,8 @@ def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
     m["executions/void"] = float(sum((~t.counted()).sum() for t in trees))
     for status, n in Counter(e.status for e in runs).items():
         m[f"executions/{status}"] = float(n)
+    for reason, n in Counter(reason_class(e.verdict.reason) for e in runs if e.verdict).items():
+        m[f"verdicts/{reason}"] = float(n)
     for flag, n in Counter(f for e in runs for f in e.flags).items():
         m[f"flags/{flag}"] = float(n)
     for structure, share in structure_shares(trees).items():
@@ -59,11 +78,26 @@ def step_metrics(trees: Sequence[RolloutTree]) -> dict[str, float]:
 
 def correct(tree: RolloutTree) -> np.ndarray:
     """[M, N] 1.0 where the answer is entirely right; an invalid design is a row of zeros."""
+    return _verdicts(tree, "correct")
+
+
+def reason_class(reason: str) -> str:
+    """A verdict's reason without what differs from task to task: "test 3: wall" -> "test_wall"."""
+    reason = re.sub(r"^test \d+: ", "test ", reason).split(":")[0]
+    return re.sub(r"\W+", "_", reason).strip("_") or "none"
+
+
+def _verdicts(tree: RolloutTree, field: str) -> np.ndarray:
+    """[M, N] one number of every verdict; 0.0 where there is none (invalid design, void execution)."""
     out = np.zeros((len(tree.designs), tree.executions))
     for i, design in enumerate(tree.designs):
         for j, e in enumerate(design.executions):
-            out[i, j] = e.verdict is not None and not e.void and e.verdict.correct
+            out[i, j] = 0.0 if e.verdict is None or e.void else getattr(e.verdict, field)
     return out
+
+
+def _counted(trees: Sequence[RolloutTree], field: str) -> np.ndarray:
+    return np.concatenate([np.zeros(0), *(_verdicts(t, field)[t.counted()] for t in trees)])
 
 
 def structure_shares(trees: Sequence[RolloutTree]) -> dict[str, float]:

@@ -25,6 +25,7 @@ SCHEMA = pa.schema(
         ("status", pa.string()), ("reason", pa.string()), ("answer", pa.string()), ("problem", pa.string()),
         ("flags", pa.list_(pa.string())), ("seed", pa.int64()), ("role_prompt", pa.string()),
         ("messages", pa.list_(pa.string())), ("verdict", pa.string()), ("prompt_cut", pa.bool_()),
+        ("correct", pa.bool_()), ("fraction", pa.float64()), ("format", pa.float64()),
     ]
 )  # fmt: skip
 
@@ -41,8 +42,9 @@ def write(
 
     Columns: `reward` is the outcome that the call's trajectory carries, before any cost of calls, 0 for void ones.
     `advantage` is 0 and `trained` False for calls that no trained trajectory contains. `status` is the execution's, for
-    a Designer row "ok", "invalid" or "void". `verdict` is the grader's reason, "" if ungraded. `execution` is -1 and
-    `structure` "" for Designer rows.
+    a Designer row "ok", "invalid" or "void". `verdict` is the grader's reason, "" if ungraded; `correct`, `fraction`
+    and `format` are the components of its reward, null for Designer rows and where nothing was graded or is void.
+    `execution` is -1 and `structure` "" for Designer rows.
 
     Args:
       folder: made if missing. trees: of the step. trained: what the learner trained on, with advantages.
@@ -118,16 +120,19 @@ def _design_fields(design: Design) -> dict[str, Any]:
     status = "void" if design.void else "invalid" if design.problem else "ok"
     return {
         "role": "designer", "execution": -1, "structure": "", "status": status, "reason": design.problem,
-        "answer": design.script or "", "flags": (), "verdict": "",
+        "answer": design.script or "", "flags": (), "verdict": "", "correct": None, "fraction": None, "format": None,
     }  # fmt: skip
 
 
 def _execution_fields(execution: Execution, index: int) -> dict[str, Any]:
+    verdict = execution.verdict
+    graded = None if execution.void else verdict
     return {
         "role": "executor", "execution": index, "structure": execution.structure,
         "status": "void" if execution.void else execution.status, "reason": execution.reason,
         "answer": execution.answer, "flags": sorted(execution.flags),
-        "verdict": execution.verdict.reason if execution.verdict else "",
+        "verdict": verdict.reason if verdict else "", "correct": graded.correct if graded else None,
+        "fraction": graded.fraction if graded else None, "format": graded.format if graded else None,
     }  # fmt: skip
 
 

@@ -1,7 +1,13 @@
-"""Which tasks each step trains on: a pure function of (seed, step), so that resuming needs only the step."""
+"""Which tasks each step trains on: a pure function of (data, seed, step).
+
+So a resumed run needs no state of an iterator: the step says where it stands, and `fingerprint` whether the data are
+still the same.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import zlib
 from collections.abc import Mapping
 from fractions import Fraction
@@ -19,33 +25,57 @@ class Mixture:
     it: tasks of a new epoch that the batch already holds come a little later in that epoch.
     """
 
-    def __init__(self, sources: Mapping[str, Pairs], shares: Mapping[str, float], batch: int, seed: int) -> None:
+    def __init__(
+        self, sources: Mapping[str, Pairs], shares: Mapping[str, float], batch: int, seed: int,
+        *, host: int = 0, hosts: int = 1,
+    ) -> None:  # fmt: skip
         """
         Args:
           sources: name -> its pairs of task and rubric.
           shares: name -> share of every batch; together 1.
-          batch: tasks a step.
+          batch: tasks a step, over all hosts.
           seed: fixes all orders.
+          host, hosts: which of how many processes this is. Every one draws the same batch and takes each `hosts`-th
+            task of it, so the batch of a step does not depend on the number of hosts.
 
         Raises:
           DatasetError: names that do not match, an empty source, shares that do not sum to 1 or do not give whole
             numbers of tasks (says which batch sizes do), a source with fewer tasks than one batch takes from it, a
-            task id that occurs twice.
+            task id that occurs twice, more hosts than tasks in a batch.
         """
         if set(sources) != set(shares) or not sources:
             raise DatasetError(f"sources {sorted(sources)} and shares {sorted(shares)} must name the same sets")
+        if not 0 <= host < hosts:
+            raise ValueError(f"host={host} is not one of hosts={hosts}, counted from 0")
         counts = _counts(shares, batch)
+        if hosts > batch:
+            raise DatasetError(f"batch={batch} is less than a task for each of {hosts} hosts; raise it to {hosts}")
         self._streams = [_Stream(name, sources[name], counts[name], seed) for name in sources]
-        ids = [task.id for pairs in sources.values() for task, _ in pairs]
-        if len(set(ids)) < len(ids):
-            twice = next(i for i in ids if ids.count(i) > 1)
-            raise DatasetError(f"task id {twice!r} occurs twice in the sources {sorted(sources)}")
+        self._host, self._hosts = host, hosts
+        owner: dict[str, str] = {}
+        for name, pairs in sources.items():
+            for task, _ in pairs:
+                if task.id in owner:
+                    raise DatasetError(
+                        f"task id {task.id!r} occurs twice, in {owner[task.id]!r} and in {name!r}; a task must come "
+                        "from one source only: name one folder that holds both files, or options that do not overlap"
+                    )
+                owner[task.id] = name
 
     def batch_at(self, step: int) -> Pairs:
-        """The batch of a step (from 0), grouped by source in the order of `sources`."""
+        """This host's part of the batch of a step (from 0), grouped by source in the order of `sources`."""
         if step < 0:
             raise ValueError(f"step={step} must be at least 0")
-        return [pair for stream in self._streams for pair in stream.take(step)]
+        return [pair for stream in self._streams for pair in stream.take(step)][self._host :: self._hosts]
+
+
+def fingerprint(pairs: Pairs) -> str:
+    """A hash of what a set asks and what it counts as right, in order: ids, prompts, golds, numbers of tests."""
+    digest = hashlib.sha256()
+    for task, rubric in pairs:
+        row = [task.id, task.prompt, len(task.public_tests), rubric.gold, len(rubric.tests)]
+        digest.update(json.dumps(row).encode())
+    return digest.hexdigest()[:16]
 
 
 def _counts(shares: Mapping[str, float], batch: int) -> dict[str, int]:

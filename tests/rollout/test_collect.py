@@ -1,21 +1,25 @@
 """Collecting rollouts: what is asked of the engine, what becomes void, what becomes zero, what is kept."""
 
 import asyncio
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
 from metaagent_x import config as settings
+from metaagent_x.mas.records import Execution
+from metaagent_x.rollout import measure
 from metaagent_x.rollout.collect import collect, with_temperature
 from metaagent_x.rollout.engine import Completion, EngineFailure
-from metaagent_x.rollout.measure import evaluate, headroom, step_metrics
+from metaagent_x.rollout.measure import evaluate, headroom
 from metaagent_x.rollout.scripted import ScriptedEngine
-from metaagent_x.rollout.tree import Trajectory, trajectories_of
+from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory, trajectories_of
 from metaagent_x.tasks.math import extract_answer
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 SINGLE = "answer = solver()(task)"
+step_metrics = functools.partial(measure.step_metrics, format_bonus=0.0)
 
 
 class BoxGrader:
@@ -237,6 +241,50 @@ def test_empty_and_truncated_answers_are_counted_not_just_scored_zero():
     (tree,), _ = run(tasks(), lambda r: SINGLE, lambda r: Completion((), (), "length", 0), m=1, n=2)
     m = step_metrics([tree])
     assert m["calls/empty"] == 1.0 and m["calls/truncated"] == 1.0 and m["reward/mean"] == 0.0
+
+
+@pytest.mark.parametrize("mode", ["fraction", "all"])
+def test_every_component_of_the_reward_is_recorded_and_they_add_up(mode):
+    """Hand-made verdicts: a void one, an invalid design and a void design beside graded ones of both kinds."""
+
+    def done(correct, fraction, form, reason, void=False):
+        correctness = fraction if mode == "fraction" else float(correct)
+        reward = 0.0 if void else correctness + 0.4 * form
+        return Execution(structure="single", verdict=Verdict(correct, fraction, form, reward, reason, void))
+
+    math = [
+        Design(None, executions=[done(True, 1.0, 1.0, "ok"), done(False, 0.0, 1.0, "wrong_answer")]),
+        Design(None, problem="no_script"),
+    ]
+    code = [
+        Design(None, executions=[done(False, 0.5, 1.0, "test 3: wall"), done(False, 0.0, 0.0, "syntax_error")]),
+        Design(None, executions=[done(False, 0.25, 1.0, "test 12: wall"), done(True, 1.0, 1.0, "grader: x", True)]),
+        Design(None, problem="engine: gone", void=True),
+    ]
+    trees = [RolloutTree(Task(k, k, "?"), d, executions=2) for k, d in (("math", math), ("code", code))]
+    m = measure.step_metrics(trees, format_bonus=0.4)
+    assert (m["accuracy"], m["accuracy/math"], m["accuracy/code"]) == (1 / 7, 1 / 4, 0.0)
+    assert (m["reward/fraction"], m["reward/fraction/code"]) == (1.75 / 7, 0.75 / 3)
+    assert (m["reward/format"], m["reward/format/math"], m["reward/format/code"]) == (4 / 7, 2 / 4, 2 / 3)
+    trains = "reward/fraction" if mode == "fraction" else "accuracy"
+    for whole, kind in (("mean", ""), ("math", "/math"), ("code", "/code")):
+        assert m[f"reward/correctness{kind}"] == pytest.approx(m[trains + kind])
+        parts = m[f"reward/correctness{kind}"] + 0.4 * m[f"reward/format{kind}"]
+        assert m[f"reward/{whole}"] == pytest.approx(parts)
+    counts = {k: v for k, v in m.items() if k.startswith("verdicts/")}
+    assert counts == {"verdicts/ok": 1, "verdicts/wrong_answer": 1, "verdicts/test_wall": 2, "verdicts/syntax_error": 1}
+    assert m["executions/void"] == 1.0 + 2.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("ok", "ok"), ("test 0: wrong", "test_wrong"), ("test 17: memory: 512 MiB", "test_memory"), ("cpu", "cpu"),
+        ("answer_not_from_agents", "answer_not_from_agents"), ("grader: KeyError('x/y')", "grader"), ("", "none"),
+    ],
+)  # fmt: skip
+def test_reasons_are_counted_without_what_differs_from_task_to_task(reason, name):
+    assert measure.reason_class(reason) == name
 
 
 @pytest.mark.fault("B012")

@@ -32,6 +32,7 @@ CONTRACT = [
     "trained",
 ]
 EXTRA = ["status", "reason", "answer", "problem", "flags", "seed", "role_prompt", "messages", "verdict", "prompt_cut"]
+EXTRA += ["correct", "fraction", "format"]
 
 
 def call(path: str, prompt: tuple[int, ...], completion: tuple[int, ...], conversation: str = "", **fields) -> Call:
@@ -93,6 +94,18 @@ def test_rewards_and_advantages_are_those_that_were_trained(tmp_path, tree):
     assert [r["advantage"] for r in rows] == [0.5, 2.5, 3.5, 2.5, 4.5, 0.0, 1.5]
     assert [r["trained"] for r in rows] == [True] * 5 + [False, True]
     assert [r["reward"] for r in rows] == [1.4] * 5 + [0.0, 0.0]
+
+
+def test_the_components_of_a_reward_are_kept_and_are_null_where_nothing_was_graded(tmp_path, tree):
+    tree.designs[0].executions[0].verdict = Verdict(False, 0.25, 1.0, 0.65, "test 1: wrong")
+    rows = traces.read(traces.write(tmp_path, [tree], [], run="r", step=0))
+    components = [(r["correct"], r["fraction"], r["format"], r["verdict"]) for r in rows]
+    graded, none = (False, 0.25, 1.0, "test 1: wrong"), (None, None, None, "")
+    assert components == [none, *[graded] * 4, none, none]
+    spoilt = Verdict(False, 0.0, 0.0, 0.0, "grader: gone", void=True)
+    tree.designs[0].executions[0].verdict = spoilt
+    rows = traces.read(traces.write(tmp_path, [tree], [], run="r", step=0))
+    assert (rows[1]["correct"], rows[1]["fraction"], rows[1]["verdict"]) == (None, None, "grader: gone")
 
 
 def test_an_inactive_role_and_another_question_are_not_marked_as_trained(tmp_path, tree):

@@ -1,12 +1,13 @@
 """The mixture: exact shares, epochs, and resuming from nothing but the step."""
 
 import collections
+import dataclasses
 import random
 
 import pytest
 
 from metaagent_x.tasks.datasets import DatasetError
-from metaagent_x.tasks.mixture import Mixture
+from metaagent_x.tasks.mixture import Mixture, fingerprint
 from metaagent_x.tasks.task import Rubric, Task
 
 
@@ -94,8 +95,60 @@ def test_mixtures_that_cannot_work_are_refused(sizes, shares, batch, message):
         Mixture(sources, shares, batch, seed=0)
 
 
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
+def test_hosts_share_out_the_batch_of_one_host(hosts):
+    """Whatever their number: no task twice, none lost, and so a run may go on with another number of hosts."""
+
+    def make(host, hosts):
+        sources = {"math": source("m", 11), "code": source("c", 9, "code")}
+        return Mixture(sources, {"math": 0.5, "code": 0.5}, 8, seed=2, host=host, hosts=hosts)
+
+    alone, parts = make(0, 1), [make(host, hosts) for host in range(hosts)]
+    for step in range(12):
+        ids = [ids_at(part, step) for part in parts]
+        assert sorted(i for part in ids for i in part) == sorted(ids_at(alone, step))
+        assert len({i for part in ids for i in part}) == 8
+        assert max(map(len, ids)) - min(map(len, ids)) <= 1
+
+
+@pytest.mark.fault("F106")
+def test_an_interrupted_run_goes_on_with_the_tasks_of_an_uninterrupted_one():
+    """Nothing but the number of draws is kept; also over epochs of unequal length and on another number of hosts."""
+
+    def make(**place):
+        sources = {"math": source("m", 13), "code": source("c", 5, "code")}
+        return Mixture(sources, {"math": 0.75, "code": 0.25}, 4, seed=7, **place)
+
+    straight = [ids_at(make(), step) for step in range(20)]
+    whole = make()
+    begun = [ids_at(whole, step) for step in range(9)]
+    resumed = [sorted(ids_at(make(host=0, hosts=2), s) + ids_at(make(host=1, hosts=2), s)) for s in range(9, 20)]
+    assert begun + resumed == straight[:9] + [sorted(ids) for ids in straight[9:]]
+
+
+@pytest.mark.parametrize(("host", "hosts", "error"), [(2, 2, ValueError), (-1, 1, ValueError), (0, 5, DatasetError)])
+def test_a_place_that_does_not_exist_and_hosts_without_a_task_are_refused(host, hosts, error):
+    with pytest.raises(error, match=rf"host={host} |each of {hosts} hosts"):
+        Mixture({"a": source("a", 9)}, {"a": 1.0}, 4, seed=0, host=host, hosts=hosts)
+
+
+def test_the_fingerprint_sees_every_change_of_question_gold_and_order():
+    pairs = source("a", 3)
+    task, rubric = pairs[0]
+    changes = [
+        pairs[:2],
+        pairs[::-1],
+        [(dataclasses.replace(task, prompt="another"), rubric), *pairs[1:]],
+        [(dataclasses.replace(task, id="b"), rubric), *pairs[1:]],
+        [(task, dataclasses.replace(rubric, gold=("another",))), *pairs[1:]],
+        [(task, dataclasses.replace(rubric, tests=({"kind": "stdin"},))), *pairs[1:]],
+    ]
+    assert fingerprint(source("a", 3)) == fingerprint(pairs)
+    assert len({fingerprint(p) for p in [pairs, *changes]}) == 1 + len(changes)
+
+
 def test_ids_must_be_unique_over_all_sources():
-    with pytest.raises(DatasetError, match="'x/0' occurs twice"):
+    with pytest.raises(DatasetError, match="'x/0' occurs twice, in 'a' and in 'b'"):
         Mixture({"a": source("x", 2), "b": source("x", 2)}, {"a": 0.5, "b": 0.5}, 2, seed=0)
     with pytest.raises(ValueError, match="step=-1"):
         Mixture({"a": source("a", 2)}, {"a": 1.0}, 2, seed=0).batch_at(-1)

@@ -1,0 +1,53 @@
+"""Which tasks may be trained on: the part held out for validation is not, and a benchmark is not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import PurePath
+
+from metaagent_x.tasks.task import Task
+
+BENCHMARKS = frozenset(
+    {"aime24", "aime25", "olympiadbench", "amc23", "math500", "livecodebench", "humaneval", "mbpp"}
+)  # fmt: skip
+HAVE_A_TEST_SPLIT = frozenset({"apps", "code_contests", "gsm8k"})
+
+
+def place(task_id: str) -> float:
+    """Where a task stands between 0 and 1, evenly spread, a function of its id alone."""
+    digest = hashlib.blake2b(task_id.encode("utf-8", "replace"), digest_size=8, person=b"dev split").digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def held_out(task_id: str, share: float) -> bool:
+    """True for the `share` of all ids that validate and never train.
+
+    No seed, order or further row moves a task to the other side, and a larger share only adds tasks.
+    """
+    return place(task_id) < share
+
+
+def question(task: Task) -> str:
+    """What is asked, without case and spacing: equal for one question under two ids."""
+    return " ".join(task.prompt.casefold().split())
+
+
+def benchmark(name: str, path: str = "") -> str:
+    """Says why a data set is a benchmark: "" if it is none.
+
+    Args:
+      name: name of a data set with its options ("apps:split=test"). path: its file or folder; a file or folder that
+        is called "test" (also "test.jsonl", "test-00000-of-00001.parquet") is the test split of the sets that have one.
+    """
+    name, _, options = name.partition(":")
+    if name in BENCHMARKS:
+        return f"{name} is a benchmark"
+    if name not in HAVE_A_TEST_SPLIT:
+        return ""
+    split = dict(option.partition("=")[::2] for option in options.split(",")).get("split", "")
+    if "test" in re.split(r"\W+", split):
+        return f"the test split of {name} is a benchmark"
+    if not split and "test" in re.split(r"[^a-z]+", PurePath(path).name.lower()):
+        return f"{path!r} is the test split of {name}, a benchmark"
+    return ""
