@@ -11,7 +11,7 @@ the file, the line and the field. The known oddities of the real rows are repair
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from metaagent_x.tasks.datasets.files import open_rows
 from metaagent_x.tasks.datasets.registry import DATASETS, Dataset, Hub, parse
@@ -48,22 +48,8 @@ def load_report(name: str, path: str | None = None) -> tuple[Pairs, collections.
         form, a split that cannot be told from the others.
     """
     dataset, _ = parse(name)
-    pairs: Pairs = []
     dropped: collections.Counter[str] = collections.Counter()
-    ids: set[str] = set()
-    questions: set[str] = set()
-    for row in open_rows(name, path):
-        try:
-            task, rubric = dataset.convert(row)
-        except Dropped as reason:
-            dropped[str(reason)] += 1
-            continue
-        if task.id in ids or task.prompt.strip() in questions:
-            dropped["duplicate"] += 1
-            continue
-        ids.add(task.id)
-        questions.add(task.prompt.strip())
-        pairs.append((task, rubric))
+    pairs = [(task, rubric) for _, task, rubric in _usable(dataset, open_rows(name, path), dropped)]
     if dataset.review:
         reviewed = dataset.review(pairs)
         pairs = [pair for pair in reviewed if pair[1].gold or pair[1].tests]
@@ -82,12 +68,27 @@ def solutions(name: str, path: str | None = None) -> Iterator[tuple[str, list[st
     if not dataset.solutions:
         having = ", ".join(entry.name for entry in DATASETS.values() if entry.solutions)
         raise DatasetError(f"{name}: has no reference programs; these have: {having}")
+    rows = open_rows(name, path, all_columns=True)
+    for row, task, _ in _usable(dataset, rows, collections.Counter()):
+        yield task.id, dataset.solutions(row)
+
+
+def _usable(
+    dataset: Dataset, rows: Iterable[Row], dropped: collections.Counter[str]
+) -> Iterator[tuple[Row, Task, Rubric]]:
+    """Converts rows; counts in `dropped` those that cannot be graded and those that ask what an earlier one asks."""
     ids: set[str] = set()
-    for row in open_rows(name, path, all_columns=True):
+    questions: set[str] = set()
+    for row in rows:
         try:
-            task, _ = dataset.convert(row)
-        except Dropped:
+            task, rubric = dataset.convert(row)
+        except Dropped as reason:
+            dropped[str(reason)] += 1
             continue
-        if task.id not in ids:
-            ids.add(task.id)
-            yield task.id, dataset.solutions(row)
+        question = task.prompt.strip()
+        if task.id in ids or question in questions:
+            dropped["duplicate"] += 1
+            continue
+        ids.add(task.id)
+        questions.add(question)
+        yield row, task, rubric

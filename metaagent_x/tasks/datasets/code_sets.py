@@ -174,12 +174,12 @@ def call_stands_in(arguments: Sequence[Any], function: str, statement: str) -> b
     """True if the statement shows a call: `function(1, [2])`, or all arguments as `k = 1, numbers = [2]`, in order."""
     text = _compact(statement)
     values = [_compact(json.dumps(value, ensure_ascii=False)) for value in arguments]
-    if not values:
+    if not values or sum(map(len, values)) > len(text):
         return False
     if f"{function}({','.join(values)})" in text:
         return True
     named = r"[,;\n]*\w+=".join(map(re.escape, values))
-    return re.search(rf"\w={named}(?![\w.])", text) is not None
+    return re.search(rf"\w={named}(?![\d.])", text) is not None
 
 
 def _compact(text: str) -> str:
@@ -279,7 +279,7 @@ def livecodebench(row: Row) -> Pair:
             raise row.error("metadata", f"{names}, which does not go with the testtype of all tests")
         foreign = 0
     metadata = row.plain("platform", "difficulty", "contest_date", "contest_id", "question_title")
-    if foreign:
+    if rllm:
         metadata["foreign_tests"] = foreign
     if function:
         prompt += ask_for(function, starter, container=_container(starter))
@@ -383,15 +383,22 @@ def unpickled_text(pickled: bytes) -> str:
 
 
 def livecodebench_review(pairs: list[Pair]) -> list[Pair]:
-    """Without tests that at least half of the tasks have, five or more of them: they belong to one at most.
+    """Without the private tests of another problem that rllm's file joins to its rows.
+
+    Those are the tests that at least half of its tasks with calls, five or more, have in common.
 
     A task that loses all its tests is given back without any.
     """
-    held = collections.Counter((_key(test), test["output"]) for _, rubric in pairs for test in rubric.tests)
-    common = {test for test, count in held.items() if count >= 5 and 2 * count >= len(pairs)}
-    if not common:
-        return pairs
-    return [_without(pair, common) for pair in pairs]
+    suspects = {task.id for task, rubric in pairs if _is_rllm_call(task, rubric)}
+    held = collections.Counter(
+        (_key(test), test["output"]) for task, rubric in pairs if task.id in suspects for test in rubric.tests
+    )
+    common = {test for test, count in held.items() if count >= 5 and 2 * count >= len(suspects)}
+    return [_without(pair, common) if pair[0].id in suspects else pair for pair in pairs]
+
+
+def _is_rllm_call(task: Task, rubric: Rubric) -> bool:
+    return "foreign_tests" in task.metadata and rubric.tests[0]["kind"] == "call"
 
 
 def _without(pair: Pair, common: set[tuple[str, str]]) -> Pair:
@@ -401,9 +408,8 @@ def _without(pair: Pair, common: set[tuple[str, str]]) -> Pair:
         return tuple(test for test in tests if (_key(test), test["output"]) not in common)
 
     tests, public = kept(rubric.tests), kept(task.public_tests)
-    foreign = len(rubric.tests) - len(tests)
-    metadata = dict(task.metadata) | {"hidden_tests": len(tests) - len(public)}
-    metadata["foreign_tests"] = metadata.get("foreign_tests", 0) + foreign
+    foreign = task.metadata["foreign_tests"] + len(rubric.tests) - len(tests)
+    metadata = dict(task.metadata) | {"hidden_tests": len(tests) - len(public), "foreign_tests": foreign}
     return dataclasses.replace(task, public_tests=public, metadata=metadata), dataclasses.replace(rubric, tests=tests)
 
 
@@ -504,7 +510,7 @@ def mbpp(row: Row) -> Pair:
     ]
     prompt = f"{row.text('text', 'prompt').strip()}{ask_for(entry)} It must pass:\n```python\n{tests[0]['input']}\n```"
     task_id = f"mbpp/{row.ident('task_id')}"
-    return _pair(row, task_id, prompt, tests[:1], tests[1:], {}, benchmark=row.split in ("", "test"))
+    return _pair(row, task_id, prompt, tests[:1], tests[1:], {}, benchmark=row.split == "test")
 
 
 def _tested_function(row: Row, asserts: Sequence[str], setup: str) -> str:

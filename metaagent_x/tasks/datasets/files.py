@@ -6,6 +6,7 @@ Splits are told by the paths of the hub ("data/train-*.parquet"), or else by the
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import json
 import os
@@ -35,16 +36,17 @@ def open_rows(name: str, path: str | None = None, *, all_columns: bool = False) 
     """
     dataset, options = parse(name)
     at = _place(dataset, path)
-    number = 0
+    wanted = options.get("split") or (dataset.splits[0] if at.is_dir() else "all")  # where rows tell their split
+    number, last = 0, None
     for file, where, values, split in _raw(dataset, options, at, all_columns):
         place = f"{dataset.name}: {file} {where}"
-        if number == 0:
+        if file != last:
             _check_columns(dataset, place, values)
+        last = file
         row = Row(place, number, values, split or dataset.splits[0])
         number += 1
         if dataset.split_of:
-            row = Row(place, row.number, values, dataset.split_of(row))
-            wanted = options.get("split") or (dataset.splits[0] if at.is_dir() else "all")
+            row = dataclasses.replace(row, split=dataset.split_of(row))
             if wanted not in ("all", row.split):
                 continue
         if dataset.select is None or dataset.select(row, options):
@@ -82,11 +84,12 @@ def _place(dataset: Dataset, path: str | None) -> pathlib.Path:
 
 
 def _check_columns(dataset: Dataset, place: str, values: Mapping) -> None:
-    """A library or a hub that changed its form is told apart from one broken row (huggingface/datasets#7676)."""
-    if not any(name in values for column in dataset.columns for name in column.split("|")):
+    """The first row of a file shows whether a hub or a library has changed the form (huggingface/datasets#7676)."""
+    absent = [column for column in dataset.columns if not any(name in values for name in column.split("|"))]
+    if absent:
         raise DatasetError(
-            f"{place}: this is no row of {dataset.name}: it has {', '.join(sorted(map(str, values))) or 'nothing'}; "
-            f"expected are {', '.join(column.replace('|', ' or ') for column in dataset.columns)}"
+            f"{place}: field {absent[0].split('|')[0]!r}: is missing; the row has "
+            f"{', '.join(sorted(values)) or 'no fields'}; a row of {dataset.name} has {', '.join(column.replace('|', ' or ') for column in dataset.columns)}"
         )
 
 
@@ -165,7 +168,7 @@ def _split_by_hub(dataset: Dataset, path: str) -> str:
 
 
 def _split_by_name(dataset: Dataset, path: str) -> str:
-    """The split that a path tells by its last word that is one: "test_10.jsonl", "train/rows.jsonl"."""
+    """The split that a path tells: by the first word of the file's name that is one, or else of its folder's."""
     if len(dataset.splits) == 1:
         return dataset.splits[0]
     for part in reversed(path.split("/")):

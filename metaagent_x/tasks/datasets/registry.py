@@ -79,7 +79,8 @@ def _shards(split: str, folder: str = "data") -> dict[str, tuple[str, ...]]:
 _ALL = (
     Dataset(
         "polaris", "math", math_sets.polaris,
-        Hub("POLARIS-Project/Polaris-Dataset-53K", "", {"train": ("*.parquet", "*.jsonl")}),
+        Hub("POLARIS-Project/Polaris-Dataset-53K", "296f8e34132e63f4a1d70e0dcc8bddebb43f03e4",
+            {"train": ("*.parquet", "*.jsonl")}),
         ("problem", "answer"),
     ),
     Dataset(
@@ -148,7 +149,7 @@ _ALL = (
     ),
     Dataset(
         "olympiadbench", "math", math_sets.olympiadbench,
-        Hub("Hothan/OlympiadBench", "",
+        Hub("Hothan/OlympiadBench", "91184b52131e7fc9455fef848035173aea8cc01a",
             {"test": ("OlympiadBench/OE_TO_maths_en_COMP/OE_TO_maths_en_COMP.parquet",)}),
         ("question", "final_answer"),
     ),

@@ -276,9 +276,10 @@ def _tfds_builder(name: str, folder: pathlib.Path) -> Any:
         builder = tfds.builder_from_directory(folder)
     except Exception as problem:  # the library documents no exceptions
         raise DatasetError(f"{name}: {folder} is not a readable TFDS folder: {problem!r}") from None
-    if builder.info.file_format != tfds.core.file_adapters.FileFormat.ARRAY_RECORD:
+    form = builder.info.file_format
+    if form is None or form.value != "array_record":
         raise DatasetError(
-            f"{name}: {folder} holds {builder.info.file_format.value} files, which only TensorFlow can read; "
+            f"{name}: {folder} holds {form.value if form else 'unknown'} files, which only TensorFlow can read; "
             "prepare the builder with file_format='array_record'"
         )
     return builder
