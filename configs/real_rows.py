@@ -6,7 +6,8 @@ Needs 8 GB and about two minutes on 2 cores; `tokenizer` and `data.train` below 
 
 One Executor and one Designer step, M = N = 4, on 8 simulated devices, with a small random Qwen3 of the full vocabulary.
 A random policy cannot write a design: the samples are rehearsed (gold-derived right and wrong completions, an invalid
-design, a crash, a void execution), graded by the real tests, and learned from with the learner's own log-probs.
+design, a crash, a void execution), graded by the real tests, and learned from with the learner's own log-probs. The
+tests of CodeContests give programs an input to read; those of APPS, in the hub's own form, call a function.
 """
 
 from metaagent_x.config import Settings, base

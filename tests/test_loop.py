@@ -102,8 +102,13 @@ def test_pools_interleave_the_kinds_so_that_any_head_is_balanced(split):
 
 
 async def test_rehearsed_answers_are_graded_right_and_wrong():
-    tests = [{"kind": "stdin", "input": i, "output": o} for i, o in (("1 2\n", "3\n"), ("5", "{7}"))]
-    rubrics = [Rubric("m", "math", gold=("\\frac{1}{2}",)), Rubric("c", "code", tests=tuple(tests))]
+    stdin = [{"kind": "stdin", "input": i, "output": o} for i, o in (("1 2\n", "3\n"), ("5", "{'7\U0001f600'}"))]
+    call = [
+        {"kind": "call", "entry_point": "f", "input": i, "output": o}
+        for i, o in (([1, "a"], [[None]]), ('2\n"b"', "true"))
+    ]
+    rubrics = [Rubric("m", "math", gold=("\\frac{1}{2}",))]
+    rubrics += [Rubric(name, "code", tests=tuple(tests)) for name, tests in (("stdin", stdin), ("call", call))]
     grader = Grader()
     try:
         for rubric in rubrics:
@@ -111,3 +116,9 @@ async def test_rehearsed_answers_are_graded_right_and_wrong():
             assert not (await grader.grade(rubric, wrong_answer(rubric))).correct
     finally:
         grader.close()
+
+
+def test_a_rehearsal_says_what_it_has_no_answer_to():
+    test = {"kind": "assert", "input": "assert f() == 1", "output": "", "entry_point": "f"}
+    with pytest.raises(ValueError, match="no answer to tests of kind 'assert'"):
+        right_answer(Rubric("mbpp/1", "code", tests=(test,)))

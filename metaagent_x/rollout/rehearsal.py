@@ -14,6 +14,7 @@ from typing import Any
 from metaagent_x.mas.records import CallRequest
 from metaagent_x.rollout.chat import Chat
 from metaagent_x.rollout.engine import Completion, EngineFailure, Sampling
+from metaagent_x.tasks.kinds import called
 from metaagent_x.tasks.task import Rubric, Task
 
 PLANS = (
@@ -84,11 +85,23 @@ class Rehearsal:
 
 
 def right_answer(rubric: Rubric) -> str:
-    """A completion that the grader must accept: the boxed gold, or a program that looks its outputs up."""
+    """A completion that the grader must accept: the boxed gold, or a program that looks its outputs up.
+
+    Raises:
+      ValueError: the tests assert something; no table can answer them.
+    """
     if rubric.kind == "math":
         return f"The answer is \\boxed{{{rubric.gold[0]}}}."
-    table = {t["input"].strip(): t["output"] for t in rubric.tests}
-    return f"```python\nimport sys\ntable = {json.dumps(table)}\nprint(table[sys.stdin.read().strip()])\n```"
+    (kind,) = {t["kind"] for t in rubric.tests}
+    if kind == "stdin":
+        table = {t["input"].strip(): t["output"] for t in rubric.tests}
+        use = "import sys\nprint(table[sys.stdin.read().strip()])"
+    elif kind == "call":
+        table = {json.dumps(arguments): expected for arguments, expected in map(called, rubric.tests)}
+        use = f"def {rubric.tests[0]['entry_point']}(*arguments):\n    return table[json.dumps(arguments)]"
+    else:
+        raise ValueError(f"{rubric.task_id}: a rehearsal has no answer to tests of kind {kind!r}")
+    return f"```python\nimport json\ntable = json.loads({json.dumps(table)!r})\n{use}\n```"
 
 
 def wrong_answer(rubric: Rubric) -> str:

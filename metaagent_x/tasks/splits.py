@@ -6,6 +6,7 @@ import hashlib
 import re
 from pathlib import PurePath
 
+from metaagent_x.tasks.datasets import parse
 from metaagent_x.tasks.task import Task
 
 BENCHMARKS = frozenset(
@@ -37,17 +38,29 @@ def benchmark(name: str, path: str = "") -> str:
     """Says why a data set is a benchmark: "" if it is none.
 
     Args:
-      name: name of a data set with its options ("apps:split=test"). path: its file or folder; a file or folder that
-        is called "test" (also "test.jsonl", "test-00000-of-00001.parquet") is the test split of the sets that have one.
+      name: name of a data set with its options ("apps:split=test").
+      path: its file or folder. Where no split is named, one that is called "test" ("test.jsonl",
+        "test-00000-of-00001.parquet"), or that lies in a folder so called, is the test split of the sets that have one.
+
+    Raises:
+      DatasetError: options that the data set does not have.
     """
-    name, _, options = name.partition(":")
-    if name in BENCHMARKS:
-        return f"{name} is a benchmark"
-    if name not in HAVE_A_TEST_SPLIT:
+    base = name.partition(":")[0]
+    if base in BENCHMARKS:
+        return f"{base} is a benchmark"
+    if base not in HAVE_A_TEST_SPLIT:
         return ""
-    split = dict(option.partition("=")[::2] for option in options.split(",")).get("split", "")
-    if "test" in re.split(r"\W+", split):
-        return f"the test split of {name} is a benchmark"
-    if not split and "test" in re.split(r"[^a-z]+", PurePath(path).name.lower()):
-        return f"{path!r} is the test split of {name}, a benchmark"
+    split = parse(name)[1].get("split", "")
+    if split in ("test", "all"):
+        return f"split={split} of {base} is a benchmark or holds one"
+    if not split and _is_test(path):
+        return f"{path!r} is the test split of {base}, a benchmark"
     return ""
+
+
+def _is_test(path: str) -> bool:
+    for part in PurePath(path).parts[:-3:-1]:
+        words = re.split(r"[^a-z]+", part.lower())
+        if any(word in words for word in ("train", "training", "test")):
+            return "test" in words
+    return False

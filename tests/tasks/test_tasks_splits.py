@@ -37,7 +37,8 @@ def test_one_question_under_two_ids_is_one_question():
         ("livecodebench:release=v6,from=2025-01-01", ""), ("humaneval", ""), ("mbpp:split=train", ""),
         ("apps:split=test", ""), ("apps:difficulty=introductory,split=test", "data/apps"),
         ("code_contests:split=test", ""),
-        ("gsm8k:split=train+test", ""), ("gsm8k", "data/gsm8k/test.jsonl"), ("apps", "data/test_10.jsonl"),
+        ("gsm8k: split = test", ""), ("gsm8k:split=all", ""), ("apps", "data/test/rows.jsonl"),
+        ("gsm8k", "data/gsm8k/test.jsonl"), ("apps", "data/test_10.jsonl"),
         ("code_contests", "data/test-00000-of-00001.parquet"), ("apps", "data/apps/test/"),
     ],
 )  # fmt: skip
@@ -50,6 +51,7 @@ def test_a_benchmark_is_recognised(name, path):
     [
         ("polaris", "test.jsonl"), ("apps", "data/apps"), ("apps:split=train", "data/test/apps.jsonl"),
         ("code_contests:split=valid", ""), ("gsm8k", "data/latest/train.jsonl"), ("gsm8k", "data/latest.jsonl"),
+        ("apps", "test/train.jsonl"), ("apps", "test/apps/a/rows.jsonl"),
         ("apps:difficulty=introductory,split=train", "test"), ("tiny_math", ""),
     ],
 )  # fmt: skip
