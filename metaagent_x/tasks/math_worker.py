@@ -1,11 +1,10 @@
 """Worker side of `math_pool`: reads pairs of answers, writes verdicts. Runs in its own process, never in the host.
 
-math-verify does the reading and the comparing, with three changes:
+`math_forms` takes the answers apart; math-verify reads and compares expressions, with two changes:
 
 - the whole text is read, or nothing: its search for something readable inside a text turns "(-oo, 0) U {1}." into 0;
 - numbers are compared exactly: its rounding to 6 places and `evalf(chop=True)` make 1/2004! equal to 1/2006!
-  (huggingface/Math-Verify#14);
-- inequalities joined by "or" are the union of their solutions.
+  (huggingface/Math-Verify#14).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import signal
 import sys
 from typing import Any
 
-EXACT_DIGITS = 60  # irrational numbers that agree to so many digits and cannot be told apart symbolically are equal
+from metaagent_x.tasks import math_exact, math_forms
 
-_WORD_FUNCTIONS = r"(?<![A-Za-z\\])(sin|cos|tan|cot|sec|csc|log|ln|exp|arcsin|arccos|arctan|pi|infty)(?![A-Za-z])"
+EXACT_DIGITS = 60  # irrational numbers that agree to so many digits and cannot be told apart symbolically are equal
 
 
 def main(cpu_s: float, memory_mb: int) -> None:
@@ -61,23 +60,15 @@ def make_verifier() -> Any:
             raise ImportError(f"math_verify.grader has no {name}: this version of math-verify is not supported")
     grader.sympy_numeric_eq = exact_numeric_eq  # called for every number, also inside sets, tuples and intervals
 
-    def verify(gold: str, answer: str) -> bool:
+    def same(answer: str, gold: str) -> bool:
+        if (verdict := math_exact.same(answer, gold)) is not None:
+            return verdict
         g, a = read(gold), read(answer)
         if g is None or a is None:
             return False
-        g, a = _solution_set(g, a), _solution_set(a, g)
-        return grader.verify([g], [a], allow_set_relation_comp=True, timeout_seconds=None)
+        return grader.verify([g], [a], timeout_seconds=None)
 
-    return verify
-
-
-def plain_to_latex(text: str) -> str:
-    """LaTeX for what people type: pi/2, exp(16)-1, sqrt(2), 2*x, x**2, x<=3."""
-    s = text.replace("**", "^").replace("<=", r"\le ").replace(">=", r"\ge ")
-    s = re.sub(r"(?<!\\)\*", r"\\cdot ", s)
-    s = re.sub(r"\\frac\s*(\\[A-Za-z]+|\d)\s*(\\[A-Za-z]+|\d)", r"\\frac{\1}{\2}", s)
-    s = re.sub(r"(?<![A-Za-z\\])sqrt\(([^()]*)\)", r"\\sqrt{\1}", s)
-    return re.sub(_WORD_FUNCTIONS, r"\\\1 ", s)
+    return lambda gold, answer: bool(math_forms.equal(answer, gold, same))
 
 
 def read(text: str) -> Any:
@@ -87,29 +78,16 @@ def read(text: str) -> Any:
     from sympy import Float, Rational
 
     config = NormalizationConfig(
-        basic_latex=True, units=True, malformed_operators=True, nits=True, boxed="none", equations=False
+        basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
     )
     try:
-        value: Any = parse_latex_cached(normalize_latex(plain_to_latex(text), config))
+        value: Any = parse_latex_cached(normalize_latex(re.sub(r"([0-9.]+)°", r"\\frac{\1\\pi}{180}", text), config))
         floats = value.atoms(Float)
         return value.xreplace({f: Rational(str(f)) for f in floats}) if floats else value
     except MemoryError:
         raise
     except Exception:  # the parser raises bare Exception for text that is not LaTeX of its grammar
         return None
-
-
-def _solution_set(value: Any, other: Any) -> Any:
-    """The union of inequalities listed as "x<2, x>3" if the other side is a set of reals; else the value itself."""
-    from sympy import Interval, Union
-    from sympy.core.relational import Relational
-
-    listed = getattr(value, "args", ())
-    if not isinstance(other, (Interval, Union)) or not listed or not type(value).__name__.endswith("FiniteSet"):
-        return value
-    if not all(isinstance(part, Relational) and len(part.free_symbols) == 1 for part in listed):
-        return value
-    return Union(*(part.as_set() for part in listed))
 
 
 def exact_numeric_eq(a: Any, b: Any, float_rounding: int, numeric_precision: int) -> bool:

@@ -19,9 +19,9 @@ from metaagent_x.tasks.math import (
     gold_problem,
     is_equivalent,
     normalise,
-    rational,
     split_choice,
 )
+from metaagent_x.tasks.math_exact import read_rational
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
 needs_rows = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real rows at {DATA}")
@@ -190,8 +190,8 @@ def test_the_gold_is_the_first_argument_of_the_verifier(monkeypatch):
             return True
 
     monkeypatch.setattr(grader.math_pool, "shared", Pool)
-    is_equivalent("y+17-y", "z+17-z")
-    assert asked == [("z+17-z", "y+17-y")]
+    is_equivalent(r"\sin y", r"\sin z")
+    assert asked == [(r"\sin z", r"\sin y")]
 
 
 @pytest.mark.fault("B035")
@@ -303,8 +303,8 @@ def test_normalise_is_idempotent():
 
 
 def test_rational_reads_numbers_only():
-    assert rational("007") == 7 and rational("-.5") == rational(r"-\frac{1}{2}")
-    assert all(rational(t) is None for t in ("", "-", ".", "1/0", "12,34", "x", "1e9999", "1 2", "--1"))
+    assert read_rational("007") == 7 and read_rational("-.5") == read_rational(r"-\frac{1}{2}")
+    assert all(read_rational(t) is None for t in ("", "-", ".", "1/0", "12,34", "x", "1e9999", "1 2", "--1"))
 
 
 def test_choice_labels_glued_to_values_become_two_golds():
@@ -384,7 +384,7 @@ def _check_golds(golds):
         answer = extract_answer(_own_form(gold))
         if answer is None or not is_equivalent(answer, gold):
             refused.append(gold)
-        value = rational(normalise(gold))
+        value = read_rational(normalise(gold))
         if value is not None and value.denominator == 1 and is_equivalent(str(value + 1), gold):
             plus_one.append(gold)
     assert not plus_one

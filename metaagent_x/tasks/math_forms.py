@@ -1,0 +1,500 @@
+"""The form of an answer: list, set, tuple, interval, inequality, equation, matrix, ratio, or a single expression.
+
+`equal` compares two normalised texts form by form and leaves the expressions to a function of the caller. It is written
+once and used twice: in the host with exact arithmetic only, where "cannot tell" is an answer (None), and in a worker
+with math-verify behind it. The policies stand in `math`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable
+
+from metaagent_x.tasks import math_exact, math_units
+
+Compare = Callable[[str, str], "bool | None"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Atom:
+    """One expression."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Values without an order: `\\{1, 2\\}`, "1, 2", "1 or 2", a union, both signs of `\\pm`."""
+
+    parts: tuple[Form, ...]
+    bare: bool = False  # written without braces
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """Values in their order between brackets. Two values are a pair or an interval: the text does not say which."""
+
+    left: str
+    parts: tuple[Form, ...]
+    right: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A form with a name before it: x = 5, f(x) = x + 1, x \\in [0, 1], 0 < x < 1."""
+
+    name: str
+    form: Form
+    sides: tuple[str, str] | None = None  # of an equation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Relation:
+    """Any other chain of equations or inequalities, in increasing order."""
+
+    signs: tuple[str, ...]
+    sides: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Matrix:
+    rows: tuple[tuple[Form, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ratio:
+    parts: tuple[str, ...]
+
+
+Form = Atom | Group | Row | Named | Relation | Matrix | Ratio
+NOTHING = Group(())
+_BELOW, _ABOVE = Atom(r"-\infty"), Atom(r"\infty")
+_REAL_LINE = Row("(", (_BELOW, _ABOVE), ")")
+
+
+def equal(answer: str, gold: str, same: Compare) -> bool | None:
+    """True if the answer says what the gold says; None if `same` cannot tell for an expression on which it depends.
+
+    Args: two normalised texts; `same(answer, gold)` compares two expressions without units.
+    """
+    if answer == gold:
+        return True
+    try:
+        wanted = parse(gold)
+        verdict = _equal(parse(answer), wanted, same)
+        if verdict is not True and _GROUPED.fullmatch(gold):  # one number, or a list without spaces
+            return _any((verdict, _equal(parse(answer), parse(gold.replace(",", ", ")), same)))
+        return verdict
+    except RecursionError:
+        return False
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
+_COMMA = re.compile(r",(?![0-9]{3}(?![0-9]))|(?<![0-9]),")
+_ANY_COMMA = re.compile(",")
+_OR = re.compile(r";| or |\\lor(?![A-Za-z])|\\vee(?![A-Za-z])")
+_AND = re.compile(r" and |\\land(?![A-Za-z])|\\wedge(?![A-Za-z])")
+_UNION = re.compile(r"\\cup(?![A-Za-z])")
+_MEMBER = re.compile(r"\\in(?![A-Za-z])")
+_WITHOUT = re.compile(r"\\setminus(?![A-Za-z])|\\backslash(?![A-Za-z])")
+_APPROX = re.compile(r"\\approx(?![A-Za-z])|≈")
+_SIGN = re.compile(r"<|>|=|\\(?:le|ge|ne)(?![A-Za-z])")
+_BOTH_SIGNS = re.compile(r"(\\pm|\\mp) ?(?![A-Za-z])")
+MAX_BOTH_SIGNS = 4  # sixteen values
+_COLON = re.compile(":")
+_ROWS = re.compile(r"\\\\")
+_CELLS = re.compile("&")
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}", re.DOTALL)
+_STEP = re.compile(r"\\[{}]|\\\\|\\[A-Za-z]+|.", re.DOTALL)
+_OPEN = {"(", "[", "{", r"\{", r"\langle", r"\begin"}
+_CLOSE = {")", "]", "}", r"\}", r"\rangle", r"\end"}
+_FLIPPED = {">": "<", r"\ge": r"\le"}
+_LETTER = r"(?:\\?[A-Za-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|varphi|rho|sigma|tau))"
+_SIMPLE_NAME = rf"{_LETTER}'*(?:_(?:[0-9A-Za-z]|\{{[0-9A-Za-z]+\}}))?"
+_NAME = re.compile(
+    rf"{_SIMPLE_NAME}(?:\((?:[0-9A-Za-z]+)(?:, [0-9A-Za-z]+)*\))?|\({_SIMPLE_NAME}(?:, {_SIMPLE_NAME})+\)"
+    r"|(?:\\(?:angle|overline|triangle) ?\{?)?[A-Z]{2,3}\}?"
+)
+_REALS = re.compile(r"\\mathbb ?\{?R\}?|\\R|all real numbers", re.IGNORECASE)
+_EMPTY = re.compile(r"\\emptyset|\\varnothing|\\\{\\\}|no (?:real )?solutions?|(?:the )?empty set", re.IGNORECASE)
+_INFINITE = re.compile(r"([+-]?)(?:\\infty|infinity|inf)")
+
+
+def _cut(text: str, at: re.Pattern[str]) -> list[str]:
+    """The text cut where `at` matches outside all brackets."""
+    if not at.search(text):
+        return [text.strip()]
+    if not at.search(text):
+        return [text.strip()]
+    parts, depth, start, position = [], 0, 0, 0
+    while position < len(text):
+        if depth == 0 and (match := at.match(text, position)):
+            parts.append(text[start : match.start()].strip())
+            start = position = match.end()
+            continue
+        step = _STEP.match(text, position)
+        assert step is not None
+        depth += (step.group() in _OPEN) - (step.group() in _CLOSE)
+        position = step.end()
+    return [*parts, text[start:].strip()]
+
+
+def _signs(text: str) -> tuple[list[str], list[str]]:
+    """Relation signs outside brackets, and what stands between them."""
+    sides = _cut(text, _SIGN)
+    signs, at = [], 0
+    for side in sides[:-1]:
+        at = text.index(side, at) + len(side) if side else at
+        match = _SIGN.search(text, at)
+        assert match is not None
+        signs.append(match.group())
+        at = match.end()
+    return signs, sides
+
+
+def _inside(text: str) -> tuple[str, str, str] | None:
+    """Bracket, content, bracket, if one pair encloses the whole text."""
+    steps = [step.group() for step in _STEP.finditer(text)]
+    if len(steps) < 2 or steps[0] not in _OPEN or steps[-1] not in _CLOSE or steps[0] == r"\begin":
+        return None
+    depth = 0
+    for number, step in enumerate(steps):
+        depth += (step in _OPEN) - (step in _CLOSE)
+        if depth == 0 and number < len(steps) - 1:
+            return None
+    if depth:
+        return None
+    left, right = steps[0], steps[-1]
+    return left, text[len(left) : len(text) - len(right)].strip(), right
+
+
+@functools.lru_cache(maxsize=8192)
+def parse(text: str) -> Form:
+    """The form of a normalised text. What has no form that is known here is an `Atom`."""
+    text = text.strip()
+    if _EMPTY.fullmatch(text):
+        return NOTHING
+    if _REALS.fullmatch(text):
+        return _REAL_LINE
+    if len(parts := _cut(text, _OR)) > 1:
+        return _group(parts)
+    if len(parts := _cut(text, _AND)) > 1:
+        return _both(parts) or _group(parts)
+    if len(parts := _cut(text, _COMMA)) > 1:
+        return _group(parts)
+    if len(parts := _cut(text, _APPROX)) == 2:
+        return parse(parts[0])
+    if len(parts := _cut(text, _MEMBER)) == 2 and _NAME.fullmatch(parts[0]):
+        return Named(parts[0], parse(parts[1]))
+    if len(parts := _cut(text, _UNION)) > 1:
+        return _group(parts, bare=False)
+    if len(parts := _cut(text, _WITHOUT)) == 2:
+        return _without(parse(parts[0]), parse(parts[1])) or Atom(text)
+    if 1 <= len(_BOTH_SIGNS.findall(text)) <= MAX_BOTH_SIGNS:
+        return _group(_with_signs(text))
+    signs, sides = _signs(text)
+    if signs:
+        return _relation(signs, sides) if all(sides) else Atom(text)
+    if matrix := _MATRIX.fullmatch(text):
+        rows = [row for row in _cut(matrix.group(2), _ROWS) if row]
+        return Matrix(tuple(tuple(map(parse, _cut(row, _CELLS))) for row in rows))
+    if enclosed := _inside(text):
+        return _bracketed(text, *enclosed)
+    if len(parts := _cut(text, _COLON)) > 1 and all(parts):
+        return Ratio(tuple(parts))
+    return Atom(text)
+
+
+def _with_signs(text: str) -> list[str]:
+    """The text with + and with - for its first `\\pm`; with `\\mp` in it, for all of them together."""
+    if r"\mp" in text:
+        pairs = ({r"\pm": "+", r"\mp": "-"}, {r"\pm": "-", r"\mp": "+"})
+        return [_BOTH_SIGNS.sub(lambda m, pair=pair: pair[m.group(1)], text) for pair in pairs]
+    return [re.sub(r"(^|[(,=]\s*)\+", r"\1", _BOTH_SIGNS.sub(sign, text, count=1)) for sign in "+-"]
+
+
+def _group(texts: Iterable[str], bare: bool = True) -> Form:
+    """Groups inside are opened; a name before the first value holds for those behind it: "x = 1, 2"."""
+    parts: list[Form] = []
+    for text in texts:
+        form = parse(text)
+        if isinstance(form, Group):
+            parts.extend(form.parts)
+        elif isinstance(form, Named) and isinstance(form.form, Group):
+            parts.extend(Named(form.name, part) for part in form.form.parts)
+        else:
+            parts.append(form)
+    if parts and isinstance(first := parts[0], Named):
+        parts = [part if isinstance(part, Named | Relation) else Named(first.name, part) for part in parts]
+    return Group(tuple(parts), bare)
+
+
+def _both(texts: list[str]) -> Form | None:
+    """ "x > 1 and x < 3" as one interval; None if it is something else."""
+    first, second, *more = map(parse, texts)
+    if more or not (isinstance(first, Named) and isinstance(second, Named) and first.name == second.name):
+        return None
+    low, high = first.form, second.form
+    if not (isinstance(low, Row) and isinstance(high, Row)):
+        return None
+    if low.parts[0] == _BELOW:
+        low, high = high, low
+    if low.parts[-1] != _ABOVE or high.parts[0] != _BELOW:
+        return None
+    return Named(first.name, Row(low.left, (low.parts[0], high.parts[-1]), high.right))
+
+
+def _without(whole: Form, points: Form) -> Form | None:
+    """The reals without some rationals, as a union of open intervals; None if it is something else."""
+    if not isinstance(points, Group) or whole != _REAL_LINE:
+        return None
+    values = {}
+    for point in points.parts:
+        value = math_exact.read_rational(point.text) if isinstance(point, Atom) else None
+        if value is None:
+            return None
+        values[value] = point
+    ends = [_BELOW, *(point for _, point in sorted(values.items())), _ABOVE]
+    return Group(tuple(Row("(", pair, ")") for pair in itertools.pairwise(ends)))
+
+
+def _relation(signs: list[str], sides: list[str]) -> Form:
+    if all(sign == "=" for sign in signs):
+        return _equation(sides)
+    if signs == [r"\ne"] and _NAME.fullmatch(sides[0]):
+        below, above = (
+            Row("(", (_BELOW, Atom(sides[1])), ")"),
+            Row("(", (Atom(sides[1]), _ABOVE), ")"),
+        )
+        return Group((Named(sides[0], below), Named(sides[0], above)), bare=True)
+    if all(sign in ("=", ">", r"\ge") for sign in signs):
+        signs, sides = [_FLIPPED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
+    names = [number for number, side in enumerate(sides) if _NAME.fullmatch(side)]
+    if len(names) == 1 and all(sign in ("<", r"\le") for sign in signs) and len(sides) <= 3:
+        at = names[0]
+        if len(sides) == 2 or at == 1:
+            low, high = (sides[0] if at else r"-\infty"), (sides[-1] if at < len(sides) - 1 else r"\infty")
+            left = "[" if at and signs[0] == r"\le" else "("
+            right = "]" if at < len(sides) - 1 and signs[-1] == r"\le" else ")"
+            return Named(sides[at], Row(left, (Atom(low), Atom(high)), right))
+    return Relation(tuple(signs), tuple(sides))
+
+
+def _equation(sides: list[str]) -> Form:
+    """A name and its value, a value that is written in several ways, or a relation between both sides."""
+    values = [side for side in sides if not _NAME.fullmatch(side)]
+    if values and all(math_exact.same(values[0], value) for value in values[1:]):
+        names = [side for side in sides if _NAME.fullmatch(side)]
+        if not names:
+            return parse(values[-1])
+        if len(names) == 1:
+            return Named(names[0], parse(values[0]), (names[0], values[0]))
+    if len(sides) == 2 and _NAME.fullmatch(sides[0]):
+        return Named(sides[0], Atom(sides[1]), (sides[0], sides[1]))
+    return Relation(("=",) * (len(sides) - 1), tuple(sides))
+
+
+def _bracketed(text: str, left: str, content: str, right: str) -> Form:
+    if (left, right) in ((r"\{", r"\}"), ("{", "}")):
+        return _group(_cut(content, _ANY_COMMA), bare=False) if content else NOTHING
+    parts = _cut(content, _ANY_COMMA)
+    if len(parts) == 1 and (left, right) == ("(", ")"):
+        return parse(content)
+    if len(parts) == 1 or not all(parts) or r"\{" in (left, right):
+        return Atom(text)
+    return Row(left, tuple(map(parse, parts)), right)
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+
+def _all(verdicts: Iterable[bool | None]) -> bool | None:
+    """Three-valued "and": False as soon as one is."""
+    unknown = False
+    for verdict in verdicts:
+        if verdict is False:
+            return False
+        unknown |= verdict is None
+    return None if unknown else True
+
+
+def _any(verdicts: Iterable[bool | None]) -> bool | None:
+    """Three-valued "or": True as soon as one is."""
+    unknown = False
+    for verdict in verdicts:
+        if verdict:
+            return True
+        unknown |= verdict is None
+    return None if unknown else False
+
+
+def _equal(a: Form, g: Form, same: Compare) -> bool | None:
+    if isinstance(a, Named) or isinstance(g, Named):
+        return _equal_named(a, g, same)
+    if isinstance(a, Group) and a.bare and isinstance(g, Row):
+        return (
+            _each(a.parts, g.parts, same) if len(g.parts) > 2 or (g.left == "(" == g.left and g.right == ")") else False
+        )
+    if isinstance(a, Group) or isinstance(g, Group):
+        left, right = (form.parts if isinstance(form, Group) else (form,) for form in (a, g))
+        if (len(_names(left)) > 1) != (len(_names(right)) > 1):  # x = 1, y = 2 is not 1, 2
+            return False
+        covered = _all(_any(_equal(x, y, same) for y in right) for x in left)
+        return (
+            _all((covered, _all(_any(_equal(x, y, same) for x in left) for y in right)))
+            if covered is not False
+            else False
+        )
+    if isinstance(a, Matrix) and isinstance(g, Row):
+        a = _column(a)
+    if isinstance(g, Matrix) and isinstance(a, Row):
+        g = _column(g)
+    if isinstance(a, Row) and isinstance(g, Row):
+        brackets = len(g.parts) > 2 or (a.left, a.right) == (g.left, g.right) or {a.left, g.left} == {"(", r"\langle"}
+        return _each(a.parts, g.parts, same) if brackets else False
+    if isinstance(a, Matrix) and isinstance(g, Matrix):
+        if len(a.rows) != len(g.rows):
+            return False
+        return _all(_each(x, y, same) for x, y in zip(a.rows, g.rows, strict=True))
+    if isinstance(a, Ratio) or isinstance(g, Ratio):
+        return _equal_ratio(a, g, same)
+    if isinstance(a, Relation) and isinstance(g, Relation):
+        return _equal_relation(a, g, same)
+    if isinstance(a, Atom) and isinstance(g, Atom):
+        return _equal_atoms(a.text, g.text, same)
+    return False
+
+
+def _names(parts: tuple[Form, ...]) -> set[str]:
+    return {part.name for part in parts if isinstance(part, Named)}
+
+
+def _each(a: tuple[Form, ...], g: tuple[Form, ...], same: Compare) -> bool | None:
+    return _all(_equal(x, y, same) for x, y in zip(a, g, strict=True)) if len(a) == len(g) else False
+
+
+def _column(matrix: Matrix) -> Row | Matrix:
+    """A column as the tuple of its entries."""
+    return Row("(", tuple(row[0] for row in matrix.rows), ")") if all(len(row) == 1 for row in matrix.rows) else matrix
+
+
+def _equal_named(a: Form, g: Form, same: Compare) -> bool | None:
+    """A name may be left out or added; another name is another answer, unless both equations say the same."""
+    if isinstance(a, Named) and isinstance(g, Named):
+        if a.name == g.name:
+            return _equal(a.form, g.form, same)
+        return _equal_sides(a.sides, g.sides) if a.sides and g.sides else False
+    if isinstance(a, Group) or isinstance(g, Group):
+        left, right = (form.parts if isinstance(form, Group) else (form,) for form in (a, g))
+        if isinstance(a, Named) and isinstance(a.form, Group):
+            return _equal(a.form, g, same)
+        if isinstance(g, Named) and isinstance(g.form, Group):
+            return _equal(a, g.form, same)
+        return _equal(Group(left), Group(right), same) if len(left) == len(right) == 1 else False
+    for x, y in ((a, g), (g, a)):
+        if isinstance(x, Named) and isinstance(y, Relation):
+            return _equal_sides(x.sides, (y.sides[0], y.sides[1])) if x.sides and y.signs == ("=",) else False
+    return _equal(a.form if isinstance(a, Named) else a, g.form if isinstance(g, Named) else g, same)
+
+
+def _equal_sides(a: tuple[str, str] | None, g: tuple[str, str] | None) -> bool:
+    """True if one equation is a multiple of the other: y = 2 x + 1 and 2 x - y + 1 = 0."""
+    if a is None or g is None:
+        return False
+    return bool(math_exact.proportional(f"{a[0]}-({a[1]})", f"{g[0]}-({g[1]})"))
+
+
+def _equal_relation(a: Relation, g: Relation, same: Compare) -> bool | None:
+    if a.signs != g.signs:
+        return False
+    verdict = _each(tuple(map(Atom, a.sides)), tuple(map(Atom, g.sides)), same)
+    if a.signs != ("=",) or verdict:
+        return verdict
+    if _equal_sides((a.sides[0], a.sides[1]), (g.sides[0], g.sides[1])):
+        return True
+    return _any((verdict, _each(tuple(map(Atom, a.sides[::-1])), tuple(map(Atom, g.sides)), same)))
+
+
+def _is_time(ratio: Ratio) -> bool:
+    hours, minutes = ratio.parts[0], math_units.split(ratio.parts[-1], trusted=True)[0]
+    return len(ratio.parts) == 2 and bool(re.fullmatch("[0-9]{1,2}", hours) and re.fullmatch("[0-5][0-9]", minutes))
+
+
+def _equal_ratio(a: Form, g: Form, same: Compare) -> bool | None:
+    """Ratios are equal if proportional, and a ratio of two equals their fraction; times are compared as written."""
+    if isinstance(a, Ratio) and isinstance(g, Ratio):
+        if _is_time(a) and _is_time(g):
+            return a.parts[0].lstrip("0") == g.parts[0].lstrip("0") and _equal_atoms(a.parts[1], g.parts[1], same)
+        if len(a.parts) != len(g.parts):
+            return False
+        cross = (f"({x})({g.parts[0]})" for x in a.parts[1:]), (f"({y})({a.parts[0]})" for y in g.parts[1:])
+        return _all(same(x, y) for x, y in zip(*cross, strict=True))
+    ratio, other = (a, g) if isinstance(a, Ratio) else (g, a)
+    if not isinstance(ratio, Ratio) or not isinstance(other, Atom) or len(ratio.parts) != 2:
+        return False
+    if _is_time(ratio):
+        return re.sub(r"\\frac\{(\w+)\}\{(\w+)\}", r"\1/\2", other.text) == "/".join(ratio.parts)
+    return same(f"({ratio.parts[0]})/({ratio.parts[1]})", other.text)
+
+
+_BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]+))")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z .'-]*")
+_SEVERAL_POINTS = re.compile(r"\.\s*[0-9]*\s*\.")  # versions, addresses, dates: 0.0.0.1 is not 0
+_APART = re.compile(r"[+-]?[0-9.]+(?: [0-9.]+)+")  # "1 2" is not 3
+_FUNCTIONS = {
+    "sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "arcsin", "arccos", "arctan", "gcd", "lcm", "max",
+    "min", "mod",
+}  # fmt: skip
+
+
+def _equal_atoms(a: str, g: str, same: Compare) -> bool | None:
+    if a == g:
+        return True
+    # math-verify would read words as products of letters, "no" = "on", and malformed numbers as products or sums.
+    if any(_is_words(text) or _is_malformed(text) for text in (a, g)):
+        return _plain_words(a) == _plain_words(g)
+    (a, unit), (g, wanted) = math_units.split(a, trusted=False), math_units.split(g, trusted=True)
+    if unit and wanted and unit != wanted:
+        return False
+    if (verdict := _same_in_base(a, g)) is not None:
+        return verdict
+    x, y = _INFINITE.fullmatch(a), _INFINITE.fullmatch(g)
+    if x or y:
+        return x is not None and y is not None and (x[1] == "-") == (y[1] == "-")
+    return same(a, g)
+
+
+def _same_in_base(a: str, g: str) -> bool | None:
+    """Verdict on numerals with a base, None if neither has one. math-verify would drop the base: 11_2 = 11_3."""
+    x, y = _BASE.fullmatch(a), _BASE.fullmatch(g)
+    if x and y:
+        return x.group(1).lstrip("0") == y.group(1).lstrip("0") and (x[2] or x[3]) == (y[2] or y[3])
+    if x or y:
+        return (
+            a.lstrip("0") == y[1].lstrip("0")
+            if y
+            else x is not None and (x[2] or x[3]) == "10" and math_exact.same(x[1], g)
+        )
+    return None
+
+
+def _is_malformed(text: str) -> bool:
+    """True if the text holds a number with several decimal points, or is several numbers with only space between."""
+    return _SEVERAL_POINTS.search(text) is not None or _APART.fullmatch(text) is not None
+
+
+def _is_words(text: str) -> bool:
+    if not _WORDS.fullmatch(text):
+        return False
+    words = [word.lower() for word in re.findall("[A-Za-z]+", text)]
+    return any(word == "no" or (len(word) >= 3 and word not in _FUNCTIONS) for word in words)
+
+
+def _plain_words(text: str) -> str:
+    """Letters in lower case, without spaces and hyphens, which some data sets lost."""
+    return re.sub(r"[\s-]+", "", text.casefold()).rstrip(".") if _WORDS.fullmatch(text) else text.casefold()

@@ -1,0 +1,52 @@
+"""Labelled pairs of answers: verdicts by hand, from the mathematics and the policies stated in `metaagent_x.tasks.math`.
+
+Golds have the forms that occur in Polaris, MATH-500 and OlympiadBench; answers are spellings of them, near misses,
+hedges and garbage.
+"""
+
+import collections
+import pathlib
+
+from metaagent_x.tasks.math import extract_answer, is_equivalent
+
+PAIRS = pathlib.Path(__file__).with_name("answer_pairs.tsv")
+
+
+def labelled_pairs():
+    """(gold, whether the answer is right, answer, kind) of every line."""
+    kind = ""
+    for line in PAIRS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            kind = line[2:]
+        else:
+            gold, label, answer = line.split("\t")
+            yield gold, {"right": True, "wrong": False}[label], answer, kind
+
+
+def test_no_wrong_answer_passes_and_almost_every_right_one_does():
+    accepted, refused = [], []
+    for gold, right, answer, kind in labelled_pairs():
+        verdict = is_equivalent(answer, gold)
+        if verdict and not right:
+            accepted.append((kind, gold, answer))
+        if right and not verdict:
+            refused.append((kind, gold, answer))
+    assert accepted == []
+    assert len(refused) <= 0.01 * sum(right for _, right, _, _ in labelled_pairs()), refused
+
+
+def test_the_pairs_are_many_and_balanced():
+    pairs = list(labelled_pairs())
+    assert len({(gold, answer) for gold, _, answer, _ in pairs}) == len(pairs) >= 450
+    assert 0.4 < sum(right for _, right, _, _ in pairs) / len(pairs) < 0.6
+    kinds = collections.defaultdict(set)
+    for _, right, _, kind in pairs:
+        kinds[kind].add(right)
+    assert all(labels == {True, False} for labels in kinds.values())
+
+
+def test_answers_survive_their_box():
+    """What is extracted from a text is what was put into the box; an answer of spaces is none."""
+    for _, _, answer, _ in labelled_pairs():
+        if answer.strip():
+            assert extract_answer(rf"First \boxed{{1}}, then ${{x}}$, so \boxed{{{answer}}}.") == answer.strip()
