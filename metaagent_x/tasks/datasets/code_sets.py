@@ -47,10 +47,10 @@ def _pair(
 ) -> Pair:  # fmt: skip
     """A task and its rubric: for training the others only, for a benchmark all of them. Equal inputs count once."""
     shown = {_key(test) for test in public}
-    hidden = list({_key(test): test for test in reversed(others) if _key(test) not in shown}.values())[::-1]
+    hidden = _distinct(test for test in others if _key(test) not in shown)
     metadata = dict(metadata)
     if benchmark:
-        tests = list({_key(test): test for test in reversed([*public, *others])}.values())[::-1]
+        tests = _distinct([*public, *others])
         metadata["hidden_tests"] = len(hidden)
     else:
         tests = hidden
@@ -58,6 +58,14 @@ def _pair(
         raise Dropped("no tests" if benchmark or not public else "no hidden tests")
     task = Task(task_id, "code", prompt, public_tests=tuple(public), metadata=metadata)
     return task, Rubric(task_id, "code", tests=tuple(tests), time_limit_s=time_limit_s, memory_mb=memory_mb)
+
+
+def _distinct(tests: Iterable[dict[str, Any]]) -> Tests:
+    """The first test of every input."""
+    first: dict[str, dict[str, Any]] = {}
+    for test in tests:
+        first.setdefault(_key(test), test)
+    return list(first.values())
 
 
 def _key(test: Mapping[str, Any]) -> str:
@@ -171,15 +179,15 @@ def stands_in(test_input: str, statement: str) -> bool:
 
 
 def call_stands_in(arguments: Sequence[Any], function: str, statement: str) -> bool:
-    """True if the statement shows a call: `function(1, [2])`, or all arguments as `k = 1, numbers = [2]`, in order."""
+    """True if the statement shows a call: `function(1, [2])`, or `Input: k = 1, numbers = [2]`."""
     text = _compact(statement)
     values = [_compact(json.dumps(value, ensure_ascii=False)) for value in arguments]
     if not values or sum(map(len, values)) > len(text):
         return False
     if f"{function}({','.join(values)})" in text:
         return True
-    named = r"[,;\n]*\w+=".join(map(re.escape, values))
-    return re.search(rf"\w={named}(?![\d.])", text) is not None
+    named = r"[,;]?\w+=".join(map(re.escape, values))
+    return re.search(rf"Input:?\w+={named}[,;]?(?:Output|$)", text) is not None
 
 
 def _compact(text: str) -> str:
@@ -474,8 +482,10 @@ def humaneval(row: Row) -> Pair:
 def examples(code: str, function: str) -> list[str]:
     """The doctest examples of a function in its docstring, as assertions: `>>> add(1, 2)` and `3` below it."""
     try:
-        found = doctest.DocTestParser().get_examples(code)
-    except ValueError:  # an inconsistent indentation: no doctest
+        definitions = [node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
+        docstring = next(ast.get_docstring(node) for node in definitions if node.name == function)
+        found = doctest.DocTestParser().get_examples(docstring or "")
+    except (StopIteration, SyntaxError, ValueError, MemoryError, RecursionError):  # broken code, or no doctest
         return []
     asserts = []
     for example in found:

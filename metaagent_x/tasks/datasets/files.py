@@ -87,9 +87,10 @@ def _check_columns(dataset: Dataset, place: str, values: Mapping) -> None:
     """The first row of a file shows whether a hub or a library has changed the form (huggingface/datasets#7676)."""
     absent = [column for column in dataset.columns if not any(name in values for name in column.split("|"))]
     if absent:
+        expected = ", ".join(column.replace("|", " or ") for column in dataset.columns)
         raise DatasetError(
             f"{place}: field {absent[0].split('|')[0]!r}: is missing; the row has "
-            f"{', '.join(sorted(values)) or 'no fields'}; a row of {dataset.name} has {', '.join(column.replace('|', ' or ') for column in dataset.columns)}"
+            f"{', '.join(sorted(values)) or 'no fields'}; a row of {dataset.name} has {expected}"
         )
 
 
