@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import binascii
 import builtins
 import collections
 import dataclasses
@@ -347,9 +346,10 @@ def _decoded(row: Row, field: str) -> Any:
     if value.lstrip().startswith(("[", "{")):
         return _json(row, field, value)
     try:
-        return _json(row, field, unpickled_text(_inflated(base64.b64decode(value, validate=True))))
-    except (binascii.Error, zlib.error, Undecodable) as problem:
+        text = unpickled_text(_inflated(base64.b64decode(value, validate=True)))
+    except (ValueError, zlib.error) as problem:
         raise row.error(field, f"is neither JSON nor base64 of zlib of a pickled text: {problem}") from None
+    return _json(row, field, text)
 
 
 class Undecodable(ValueError):

@@ -158,7 +158,10 @@ def _fetched(dataset: Dataset, folder: pathlib.Path) -> dict[pathlib.Path, str]:
         if found != size:
             has = "is missing" if found is None else f"has {found} bytes instead of {size}"
             raise DatasetError(f"{dataset.name}: {file} {has}: the download is damaged; {again}")
-    return {folder / path: _split_by_hub(dataset, path) for path in sizes if rows.is_readable(folder / path)}
+    return {
+        folder / path: _split_by_hub(dataset, path) or _split_by_name(dataset, path)
+        for path in sizes if rows.is_readable(folder / path)
+    }  # fmt: skip
 
 
 def _split_by_hub(dataset: Dataset, path: str) -> str:

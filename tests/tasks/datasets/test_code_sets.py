@@ -91,7 +91,7 @@ def test_calls_keep_their_arguments_and_the_prompt_asks_for_the_function(write):
     ],
 )  # fmt: skip
 def test_calls_that_a_statement_shows(arguments, shown):
-    statement = "Input: n = 5, queries = [[2,4]]\nOutput: 3\n\n>>> f('abc', -1)\nInput: n = 55, q = 4, r = [[0,3]]\nInput: n = 7"
+    statement = "Input: n = 5, queries = [[2,4]]\nOutput: 3\n>>> f('abc', -1)\nInput: n = 55, r = [[0,3]]\nInput: n = 7"
     assert call_stands_in(arguments, "f", statement) is shown
 
 
