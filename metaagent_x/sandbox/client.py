@@ -34,7 +34,7 @@ ENVIRONMENT = {
 START_S = 60.0  # importing on a cold disk
 START = (
     "import sys; sys.path.insert(0, {root!r}); from metaagent_x.sandbox.zygote import main; "
-    "main({fd}, {folder!r}, {mode!r})"
+    "main({fd}, {folder!r}, {mode!r}, {lean})"
 )
 
 
@@ -45,7 +45,7 @@ class Zygote:
       mode: "strict" or "process". layers: what contains its runs, in words.
     """
 
-    def __init__(self, mode: str = "strict") -> None:
+    def __init__(self, mode: str = "strict", lean: bool = False) -> None:
         """Starts the process and waits for its first message.
 
         Raises:
@@ -58,7 +58,7 @@ class Zygote:
         self.folder = tempfile.mkdtemp(prefix="metaagent_x-")
         self.owner, self.count, self.lock, self.lost = os.getpid(), 0, threading.Lock(), False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, PACKETS)
-        start = START.format(root=ROOT, fd=theirs.fileno(), folder=self.folder, mode=mode)
+        start = START.format(root=ROOT, fd=theirs.fileno(), folder=self.folder, mode=mode, lean=lean)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-s", "-c", start], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -104,12 +104,13 @@ class Zygote:
         os.mkdir(path, 0o700)
         return path
 
-    def submit(self, folder: str, fds: Sequence[int], limits: Limits, entry: str = "") -> socket.socket | None:
+    def submit(self, folder: str, fds: Sequence[int], limits: Limits, entry: str = "", nest: bool = False) -> socket.socket | None:
         """Hands over one job.
 
         Args:
           folder: working directory of the child. fds: become 3, 4, ... there. limits: its limits.
           entry: "module:function" called with 3; "" runs the program of fd 3.
+          nest: start a nest (`nest.py`) instead, on the line of fd 3 for the program of fd 4.
 
         Returns:
           The socket on which the zygote will report the end, or None if its queue is full at the moment.
@@ -123,6 +124,8 @@ class Zygote:
         }  # fmt: skip
         if entry:
             job["entry"] = entry
+        if nest:
+            job["nest"] = True
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -153,7 +156,7 @@ class Zygote:
 
 MODES = ("strict", "process")
 _lock = threading.Lock()
-_current: Zygote | None = None
+_current: dict[bool, Zygote] = {}
 _mode = "strict"
 
 
@@ -175,25 +178,25 @@ def use(mode: str) -> list[str]:
     return zygote().layers
 
 
-def zygote() -> Zygote:
-    """The living zygote of this process; started at the first use and again after a death."""
-    global _current
+def zygote(*, lean: bool = False) -> Zygote:
+    """A living zygote of this process; started at the first use and again after a death. `lean`: the one for nests."""
     with _lock:
-        if _current is None or not _current.alive():
-            if _current is not None:
-                _current.close()
-            _current = None
-            _current = Zygote(_mode)
-        return _current
+        old = _current.get(lean)
+        if old is None or not old.alive():
+            if old is not None:
+                del _current[lean]
+                old.close()
+            _current[lean] = Zygote(_mode, lean)
+        return _current[lean]
 
 
 def close() -> None:
-    """Ends the zygote and everything that runs in it. The next use starts another one."""
-    global _current
+    """Ends the zygotes and everything that runs in them. The next use starts others."""
     with _lock:
-        old, _current = _current, None
-    if old is not None:
-        old.close()
+        old = list(_current.values())
+        _current.clear()
+    for each in old:
+        each.close()
 
 
 atexit.register(close)

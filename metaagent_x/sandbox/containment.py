@@ -19,10 +19,10 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import socket
 import sys
 import sysconfig
+from collections.abc import Sequence
 
 from metaagent_x.sandbox import seccomp
 from metaagent_x.sandbox.landlock import Landlock
@@ -75,9 +75,11 @@ class Containment:
         except Unsupported as problem:
             self.layers.append(f"no files at all ({problem})")
         try:
-            calls = seccomp.Filter(seccomp.program(platform.machine(), files=self.files))
+            calls = seccomp.Filter(seccomp.program(os.uname().machine, files=self.files))
             calls.check(self.libc)
             self.filter = calls
+            self.nest_filter = seccomp.Filter(seccomp.program(os.uname().machine, files=self.files, nest=True))
+            self.narrowing = seccomp.Filter(seccomp.narrowing(os.uname().machine, files=self.files))
             self.layers.append("seccomp")
         except Unsupported as problem:
             self.layers.append(f"no seccomp ({problem})")
@@ -105,6 +107,23 @@ class Containment:
             raise Unsupported(self.layers[-1])
         drop_capabilities(self.libc)
         self.filter.install(self.libc, os.getpid())
+
+    def prepare_files(self, folder: str) -> list[int]:
+        """What `leave_nest` needs to do as `restrict_files` does: descriptors. Raises Unsupported."""
+        return self.landlock.prepare(folder) if self.landlock is not None else []
+
+    def enter_nest(self) -> None:
+        """Restricts this process to the calls that a nest needs. Raises Unsupported; see `restrict_calls`."""
+        if self.filter is None:
+            raise Unsupported(self.layers[-1])
+        drop_capabilities(self.libc)
+        self.nest_filter.install(self.libc, os.getpid())
+
+    def leave_nest(self, rulesets: Sequence[int]) -> None:
+        """In a process that a nest forked: what `restrict_files` and `restrict_calls` do, for good. Raises Unsupported."""
+        if self.landlock is not None:
+            self.landlock.apply(rulesets)
+        self.narrowing.install(self.libc, os.getpid())
 
     def open_effects(self, folder: str) -> list[str]:
         """Effects that a contained process could have on this machine: a child tries them all.

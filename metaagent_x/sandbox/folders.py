@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 
@@ -51,6 +50,15 @@ def remove(folder: str) -> None:
         os.rmdir(folder)
 
 
+def clear(folder: str) -> None:
+    """Empties a folder, which stays. Nothing may be writing to it any more."""
+    with os.scandir(folder) as entries:
+        if next(entries, None) is None:
+            return
+    for path in _clear(folder):
+        remove(path)
+
+
 def _clear(folder: str) -> list[str]:
     """Removes all that is no folder from a folder; returns the folders in it."""
     os.chmod(folder, 0o700)
@@ -62,11 +70,3 @@ def _clear(folder: str) -> list[str]:
             else:
                 os.unlink(entry.path)
     return inner
-
-
-async def remove_soon(folder: str) -> None:
-    """`remove` without holding up the event loop when there is something to remove."""
-    try:
-        os.rmdir(folder)
-    except OSError:
-        await asyncio.get_running_loop().run_in_executor(None, remove, folder)

@@ -75,17 +75,26 @@ class Landlock:
         Raises:
           Unsupported: the kernel refuses.
         """
+        rulesets = self.prepare(folder)
+        self.apply(rulesets)
+        os.close(rulesets[-1])
+
+    def prepare(self, folder: str) -> list[int]:
+        """Descriptors of the rulesets of processes with that folder. Raises Unsupported."""
         rules = _Ruleset(self.handled, TCP if self.abi >= 4 else 0, SCOPES if self.abi >= 6 else 0)
         size = 24 if self.abi >= 6 else 16 if self.abi >= 4 else 8
         ruleset = self._ask(CREATE_RULESET, ctypes.byref(rules), size, 0)
         own = self._rule(folder, OWN)
         for rule in [*self.rules, own]:
             self._ask(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0)
-        self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        for each in (self.shown, ruleset):
-            self._ask(RESTRICT_SELF, each, 0)
-        os.close(ruleset)
         os.close(own.fd)
+        self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        return [self.shown, ruleset]
+
+    def apply(self, rulesets: Sequence[int]) -> None:
+        """Puts prepared rulesets over this process (of one thread); its parents may have prepared them."""
+        for each in rulesets:
+            self._ask(RESTRICT_SELF, each, 0)
 
     def _rule(self, path: str, rights: int) -> _Beneath:
         fd = os.open(path, os.O_PATH)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-MAX_STARVED = 20.0  # time without a core does not count against the wall limit, up to so many times the limit
-
-
 class SandboxFailure(RuntimeError):
     """The sandbox itself could not run something (infrastructure, never the fault of the program)."""
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import atexit
 import builtins
 import gc
+import io
 import json
 import linecache
 import os
-import random
 import resource
 import sys
-import threading
 import traceback
 import types
-from typing import TextIO
+import warnings
 
 NAME = "main.py"
 TRACEBACK_CHARS = 8000
+ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without the module
 
 
 def run(first_fd: int) -> int:
@@ -28,35 +28,68 @@ def run(first_fd: int) -> int:
     Returns:
       The exit code.
     """
-    with open(first_fd, "rb") as file:
-        source = json.loads(file.read())["code"]
+    source = read(first_fd)
     for target in range(3):
         os.dup2(first_fd + 1 + target, target)
         os.close(first_fd + 1 + target)
+    prepare(source)
+    return execute(source)
+
+
+def read(fd: int) -> str:
+    """The program in a file that the host wrote."""
+    with open(fd, "rb") as file:
+        return json.loads(file.read())["code"]
+
+
+def compiled(source: str) -> tuple[types.CodeType | str, list[str]]:
+    """The program as code, and the modules that it names in its outermost lines.
+
+    One that cannot be compiled stays as it is: who executes it will find out why.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = compile(source, NAME, "exec", ONLY_AST, dont_inherit=True)
+            imports = [line for line in tree.body if type(line).__name__ == "Import"]
+            names = [name.name for line in imports for name in line.names]
+            names += [line.module or "" for line in tree.body if type(line).__name__ == "ImportFrom"]
+            return compile(tree, NAME, "exec", dont_inherit=True), names
+    except Exception:
+        return source, []
+
+
+def prepare(source: str) -> None:
+    """Makes this process the interpreter that the program finds; nothing of ours can be imported from here on."""
     sys.stdin = sys.__stdin__ = _text_file(0, "r", "surrogateescape")
     sys.stdout = sys.__stdout__ = _text_file(1, "w", "surrogateescape")
     sys.stderr = sys.__stderr__ = _text_file(2, "w", "backslashreplace")
     for module in [name for name in sys.modules if name.split(".")[0] == "metaagent_x"]:
         del sys.modules[module]
     sys.path = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "metaagent_x"))]
+    linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
     atexit._clear()
-    random.seed(0)
+
+
+def execute(program: types.CodeType | str) -> int:
+    """Runs a prepared program, as source or as code, on descriptors 0, 1 and 2. Returns the exit code."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed(0)
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __file__=NAME)
     sys.modules["__main__"] = main
-    linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
-    return _execute(source, main.__dict__)
+    return _run(program, main.__dict__)
 
 
-def _text_file(fd: int, mode: str, errors: str) -> TextIO:
+def _text_file(fd: int, mode: str, errors: str) -> io.TextIOWrapper:
     """Buffered by lines, so that what was printed before a kill is kept."""
     return open(fd, mode, 1, encoding="utf-8", errors=errors, closefd=False)  # type: ignore[return-value]
 
 
-def _execute(source: str, scope: dict) -> int:
+def _run(program: types.CodeType | str, scope: dict) -> int:
     code = 0
     try:
-        exec(compile(source, NAME, "exec", dont_inherit=True), scope)
+        exec(compile(program, NAME, "exec", dont_inherit=True) if isinstance(program, str) else program, scope)
     except SystemExit as end:
         code = _exit_code(end)
     except MemoryError:
@@ -65,7 +98,8 @@ def _execute(source: str, scope: dict) -> int:
         code = 1
         _print_traceback(problem)
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads as the interpreter's own exit does
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()  # waits for threads as the interpreter's own exit does
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

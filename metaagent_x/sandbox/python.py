@@ -1,4 +1,4 @@
-"""`run_python`: one program, one input, one contained process."""
+"""`run_python`: one program, one input, one contained process. `Program`: one program, one input after another."""
 
 from __future__ import annotations
 
@@ -11,30 +11,24 @@ import tempfile
 import time
 
 from metaagent_x.sandbox import client, folders
-from metaagent_x.sandbox.limits import MAX_STARVED, Limits, Result, SandboxFailure
+from metaagent_x.sandbox.limits import Limits, Result, SandboxFailure
+from metaagent_x.sandbox.watch import MAX_STARVED
 
+STREAMS = ("stdin", "stdout", "stderr")
 GRACE_S = 20.0  # a report this late means that the zygote hangs
 
 
 class Program:
-    """A program made ready to run on one input after another, each time in a fresh contained process.
+    """A program made ready to run on one input after another, each time in a fresh contained process (`nest.py`).
 
-    Nothing goes from one run to the next: neither memory nor files. Not thread-safe: one run at a time; close it, or
-    use it in a `with` statement.
+    Nothing goes from one run to the next: neither memory nor files. Not thread-safe: one run at a time. Close it, or use
+    it in a `with` statement.
     """
 
     def __init__(self, code: str, *, limits: Limits | None = None):
         """Args: as of `run_python`; the limits are those of each run."""
         self.code, self.limits = code, limits or Limits()
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Idempotent."""
+        self._nest: _Nest | None = None
 
     def run(self, stdin: str | int = "", stdout: int | None = None) -> Result:
         """Runs it once; see `run_python`.
@@ -43,23 +37,80 @@ class Program:
           stdin: the whole input, or a descriptor to read it from, which stays the caller's to close.
           stdout: a descriptor to write to; `Result.stdout` is empty then. None: what it prints is kept.
         """
-        zygote = client.zygote()
-        folder = zygote.new_folder()
-        own = [_file("code", json.dumps({"code": self.code}).encode())]
+        if self._nest is None:
+            self._nest = _Nest(self.code, self.limits)
         try:
-            if isinstance(stdin, str):
-                own.append(_file("stdin", stdin.encode("utf-8", "surrogatepass")))
-            own += [_file("stdout"), _file("stderr")]
-            out, err = own[-2:]
-            given = own[1] if isinstance(stdin, str) else stdin
-            files = [own[0], given, out if stdout is None else stdout, err]
-            while (report := zygote.submit(folder, files, self.limits)) is None:
-                time.sleep(0.002)
-            return _result(_wait(zygote, report, self.limits), out, err, self.limits)
-        finally:
-            for fd in own:
-                os.close(fd)
-            folders.remove(folder)
+            result = self._nest.run(stdin, stdout)
+        except BaseException:
+            self.close()
+            raise
+        if self._nest.ended:
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._nest is not None:
+            self._nest.close()
+            self._nest = None
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+class _Nest:
+    """The host's end of a nest.
+
+    Attributes:
+      ended: whether the nest itself has come to an end, and with it the run that was asked for.
+    """
+
+    def __init__(self, code: str, limits: Limits):
+        self.limits, self.zygote, self.ended = limits, client.zygote(lean=True), False
+        self.folder = self.zygote.new_folder()
+        with contextlib.ExitStack() as undo:
+            undo.callback(folders.remove, self.folder)
+            self.files = []
+            for name, data in (("code", json.dumps({"code": code}).encode()), *((n, b"") for n in STREAMS)):
+                self.files.append(_file(name, data))
+                undo.callback(os.close, self.files[-1])
+            self.line, theirs = socket.socketpair()
+            undo.callback(self.line.close)
+            with theirs:
+                fds = [theirs.fileno(), *self.files]
+                while (report := self.zygote.submit(self.folder, fds, limits, nest=True)) is None:
+                    time.sleep(0.002)
+            self.report = report
+            undo.callback(report.close)
+            self.line.settimeout((1 + MAX_STARVED) * limits.wall_s + GRACE_S)
+            self.undo = undo.pop_all()
+
+    def run(self, stdin: str | int, stdout: int | None) -> Result:
+        _, given, out, err = self.files
+        if isinstance(stdin, str):
+            _rewrite(given, stdin.encode("utf-8", "surrogatepass"))
+        for fd in (out, err):
+            _rewrite(fd)
+        others = {name: fd for name, fd in (("i", stdin), ("o", stdout)) if isinstance(fd, int)}
+        try:
+            socket.send_fds(self.line, [json.dumps("".join(others)).encode()], list(others.values()))
+            report = self.line.recv(4096)
+        except TimeoutError:
+            self.zygote.lose()  # the next use starts another one
+            raise SandboxFailure(f"the sandbox process {self.zygote.process.pid} hangs") from None
+        except ConnectionError:
+            report = b""
+        if not report:
+            self.ended = True
+            return _result(_wait(self.zygote, self.report, self.limits), out, err, self.limits)
+        return _result(json.loads(report), out, err, self.limits)
+
+    def close(self) -> None:
+        """Ends the nest: it goes when its line is closed. The zygote reaps it."""
+        self.undo.close()
 
 
 def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> Result:
@@ -80,7 +131,21 @@ def run_python(code: str, stdin: str = "", *, limits: Limits | None = None) -> R
     Raises:
       SandboxFailure: the sandbox process or the program's could not be started, or the former died during the run.
     """
-    return Program(code, limits=limits).run(stdin)
+    limits = limits or Limits()
+    zygote = client.zygote()
+    folder = zygote.new_folder()
+    files = [_file("code", json.dumps({"code": code}).encode()), _file("stdin", stdin.encode("utf-8", "surrogatepass"))]
+    try:
+        files += [_file("stdout"), _file("stderr")]
+        while (report := zygote.submit(folder, files, limits)) is None:
+            time.sleep(0.002)
+        with report:
+            ending = _wait(zygote, report, limits)
+        return _result(ending, files[2], files[3], limits)
+    finally:
+        for fd in files:
+            os.close(fd)
+        folders.remove(folder)
 
 
 def _file(name: str, data: bytes = b"") -> int:
@@ -100,13 +165,21 @@ def _file(name: str, data: bytes = b"") -> int:
     return fd
 
 
+def _rewrite(fd: int, data: bytes = b"") -> None:
+    """The file holds just that, and whoever shares the descriptor is at its start."""
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+    view, at = memoryview(data), 0
+    while at < len(view):
+        at += os.pwrite(fd, view[at:], at)
+
+
 def _wait(zygote: client.Zygote, report: socket.socket, limits: Limits) -> dict:
-    with report:
-        report.settimeout((1 + MAX_STARVED) * limits.wall_s + GRACE_S)
-        try:
-            message = report.recv(4096)
-        except TimeoutError:
-            message = b""
+    report.settimeout((1 + MAX_STARVED) * limits.wall_s + GRACE_S)
+    try:
+        message = report.recv(4096)
+    except TimeoutError:
+        message = b""
     if not message:
         zygote.lose()  # the next use starts another one
         raise SandboxFailure(f"the sandbox process {zygote.process.pid} died during a run")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import platform
+import os
 import struct
 from collections.abc import Sequence
 
@@ -93,6 +93,12 @@ CONDITIONAL: dict[str, tuple[tuple[int | None, int | None], list[list[Condition]
 # open, openat: numbers, and which argument holds the flags. Opening for reading with O_TRUNC is refused: it empties a
 # file that Landlock before ABI 3 only lets be read.
 OPENING: tuple[tuple[tuple[int | None, int | None], int], ...] = (((2, None), 1), ((257, 56), 2))
+# What a nest (`nest.py`) may do besides, until it has forked a program: that gets the narrower filter on top.
+NEST: dict[str, tuple[int | None, int | None]] = {
+    "setpgid": (109, 154), "pidfd_open": (434, 434), "setpriority": (141, 140), "chmod": (90, None), "fchmodat": (268, 53), "sendmsg": (46, 211),
+    "seccomp": (317, 277), "landlock_restrict_self": (446, 446),
+}  # fmt: skip
+NEST_FREELY = ("clone", "kill", "prctl")  # under no conditions
 NEW_CALLS = 424  # from here on all architectures share numbers
 
 LD, JEQ, JGE, AND, RET = 0x20, 0x15, 0x35, 0x54, 0x06
@@ -109,31 +115,63 @@ class Unsupported(OSError):
     """This kernel or machine cannot do what a layer needs."""
 
 
-def program(machine: str, *, files: bool) -> list[Instruction]:
+def program(machine: str, *, files: bool, nest: bool = False) -> list[Instruction]:
     """The filter as BPF instructions (code, jump if true, jump if false, constant).
 
     Args:
-      machine: as `platform.machine()`. files: with the calls that name files.
+      machine: as `os.uname().machine`. files: with the calls that name files. nest: with those of `NEST`, too.
 
     Raises:
       Unsupported: no table for this machine.
     """
+    column, out = _opening(machine)
+    free = _nest_numbers(column, files) if nest else set()
+    for number in free:
+        out += _guarded(number, [(RET, 0, 0, ALLOW)])
+    for number, block in _rules(column, files).items():
+        if number not in free:
+            out += _guarded(number, block)
+    return [*out, (JGE, 0, 1, NEW_CALLS), (RET, 0, 0, ERRNO | errno.ENOSYS), (RET, 0, 0, ERRNO | errno.EPERM)]
+
+
+def narrowing(machine: str, *, files: bool) -> list[Instruction]:
+    """A short filter that makes `program(..., nest=True)` as strict as `program(...)`; the kernel asks both."""
+    column, out = _opening(machine)
+    rules = _rules(column, files)
+    for number in _nest_numbers(column, files):
+        out += _guarded(number, rules.get(number, [(RET, 0, 0, ERRNO | errno.EPERM)]))
+    return [*out, (RET, 0, 0, ALLOW)]
+
+
+def _opening(machine: str) -> tuple[int, list[Instruction]]:
+    """The column of the tables for a machine, and the instructions that leave the number of the call to be tested."""
     if machine not in ARCHITECTURES:
         raise Unsupported(f"no table of system calls for {machine}; there is one for {', '.join(ARCHITECTURES)}")
     column, arch = ARCHITECTURES[machine]
-    out: list[Instruction] = [(LD, 0, 0, 4), (JEQ, 1, 0, arch), (RET, 0, 0, KILL), (LD, 0, 0, 0)]
+    return column, [(LD, 0, 0, 4), (JEQ, 1, 0, arch), (RET, 0, 0, KILL), (LD, 0, 0, 0)]
+
+
+def _rules(column: int, files: bool) -> dict[int, list[Instruction]]:
+    """Number of a call -> instructions that decide on it. What is not here is refused."""
+    rules: dict[int, list[Instruction]] = {}
     for numbers in [*PLAIN.values(), *(FILES.values() if files else ())]:
         if (number := numbers[column]) is not None:
-            out += [(JEQ, 0, 1, number), (RET, 0, 0, ALLOW)]
+            rules[number] = [(RET, 0, 0, ALLOW)]
     for numbers, alternatives in CONDITIONAL.values():
         if (number := numbers[column]) is not None:
-            out += _guarded(number, _allow_if(alternatives))
+            rules[number] = _allow_if(alternatives)
     for numbers, flags in OPENING if files else ():
         if (number := numbers[column]) is not None:
             truncating: Condition = (_low(flags), O_TRUNC | O_ACCMODE, O_TRUNC | O_RDONLY)
             refuse = [*_test(truncating, skip=1), (RET, 0, 0, ERRNO | errno.EPERM)]
-            out += _guarded(number, [*refuse, (RET, 0, 0, ALLOW)])
-    return [*out, (JGE, 0, 1, NEW_CALLS), (RET, 0, 0, ERRNO | errno.ENOSYS), (RET, 0, 0, ERRNO | errno.EPERM)]
+            rules[number] = [*refuse, (RET, 0, 0, ALLOW)]
+    return rules
+
+
+def _nest_numbers(column: int, files: bool) -> set[int]:
+    names = [*NEST.values(), *(() if files else FILES.values()), *(() if files else (n for n, _ in OPENING))]
+    names += [CONDITIONAL[name][0] for name in NEST_FREELY]
+    return {number for numbers in names if (number := numbers[column]) is not None}
 
 
 def _guarded(number: int, block: list[Instruction]) -> list[Instruction]:
@@ -166,9 +204,11 @@ class Filter:
     """A filter ready to be installed after a fork: built once, the pid filled in there."""
 
     def __init__(self, instructions: Sequence[Instruction], machine: str | None = None):
-        self.number = SECCOMP[machine or platform.machine()]
+        self.number = SECCOMP[machine or os.uname().machine]
         self.data = bytearray(b"".join(struct.pack("=HBBI", *i) for i in instructions))
         self.length = len(instructions)
+        buffer = (ctypes.c_char * len(self.data)).from_buffer(self.data)
+        self.filtered = ctypes.byref(_Program(self.length, ctypes.addressof(buffer)))
         self.pid_places = [8 * i + 4 for i, each in enumerate(instructions) if each[0] == JEQ and each[3] == PID]
 
     def check(self, libc: ctypes.CDLL) -> None:
@@ -184,12 +224,10 @@ class Filter:
         """
         for place in self.pid_places:
             struct.pack_into("=I", self.data, place, pid)
-        buffer = (ctypes.c_char * len(self.data)).from_buffer(self.data)
-        filtered = _Program(self.length, ctypes.addressof(buffer))
         libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         # SPEC_ALLOW: without it older kernels slow the process down, for secrets that it does not hold.
         for flags in (SPEC_ALLOW, 0):
-            if libc.syscall(self.number, SET_MODE_FILTER, flags, ctypes.byref(filtered)) == 0:
+            if libc.syscall(self.number, SET_MODE_FILTER, flags, self.filtered) == 0:
                 return
         raise _unsupported()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 
 from metaagent_x.sandbox.folders import is_full
-from metaagent_x.sandbox.limits import MAX_STARVED
 from metaagent_x.sandbox.throttle import LINUX, Throttle
 
+MAX_STARVED = 20.0  # time without a core does not count against the wall limit, up to so many times the limit
 LOOK_S, LOOK_BUSY_S, LOOK_IDLE_S = 0.005, 0.05, 0.4  # between looks: at first, when it computes, when it does nothing
 COUNT_S, COUNT_CPU_S = 0.1, 0.01  # between counts of threads and files: seconds, and CPU seconds: less is no flood
 MAX_THREADS = 600
@@ -27,11 +28,13 @@ class Run:
       due: when to `look` again, in seconds of `time.monotonic`.
     """
 
-    def __init__(self, pid: int, folder: str, report: socket.socket, wall_s: float, script: bool):
+    def __init__(self, pid: int, folder: str, report: socket.socket, wall_s: float, script: bool = False):
         self.pid, self.folder, self.report, self.killed = pid, folder, report, ""
         self.wall_s, self.start = wall_s, time.monotonic()
         self.throttle = Throttle(pid, script, self.start)
         self.deadline, self.next_look, self.pause = self.start + wall_s, self.start + LOOK_S, LOOK_S
+        if wall_s == math.inf:  # a nest, which watches its own runs
+            self.next_look = math.inf
         self.counted = (self.start, 0.0)  # when threads and files were counted, and its CPU seconds then
 
     @property

@@ -29,15 +29,15 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
 
 from metaagent_x.sandbox import program
 from metaagent_x.sandbox.containment import EFFECTS, Containment
 from metaagent_x.sandbox.folders import remove
+from metaagent_x.sandbox.nest import Nest
 from metaagent_x.sandbox.throttle import LINUX, NICE, take_turns
 from metaagent_x.sandbox.watch import Run
 
-# Imported before the first fork, so that no program pays for them again.
+# Imported before the first fork, so that no program pays for them again; in a nest, those that its program names.
 PRELOAD = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools", "heapq", "io",
     "itertools", "json", "math", "operator", "random", "re", "string", "threading", "typing",
@@ -108,7 +108,7 @@ class Zygote:
         remove(self.folder)
 
     def _timeout_ms(self) -> int | None:
-        waiting = [run.due for run in self.runs.values() if not run.killed]
+        waiting = [run.due for run in self.runs.values() if not run.killed and run.due < math.inf]
         if not waiting:
             return None if LINUX else 1000  # to see whether the host is there
         return max(0, math.ceil((min(waiting) - time.monotonic()) * 1000))
@@ -132,23 +132,26 @@ class Zygote:
         else:
             if pid == 0:
                 self._child(job, fds, report)
-            run = Run(pid, job["folder"], report, job["wall_s"], "entry" in job)
+            run = Run(pid, job["folder"], report, math.inf if "nest" in job else job["wall_s"], "entry" in job)
             self.runs[pid] = self.by_report[report.fileno()] = run
             self.poll.register(report.fileno(), select.POLLIN)
         for fd in fds:
             os.close(fd)
         return True
 
-    def _child(self, job: dict[str, Any], fds: list[int], report: socket.socket) -> None:
+    def _child(self, job: dict, fds: list[int], report: socket.socket) -> None:
         """Everything after the fork; never returns."""
         code = 70
         try:
             self._enter(job, fds, report.detach())
-            code = job["function"](3) if "function" in job else program.run(3)
+            if "nest" in job:
+                code = Nest(job, self.containment, [3 + i for i in range(len(fds))], PRELOAD).serve()
+            else:
+                code = job["function"](3) if "function" in job else program.run(3)
         finally:
             os._exit(code)
 
-    def _enter(self, job: dict[str, Any], fds: list[int], report: int) -> None:
+    def _enter(self, job: dict, fds: list[int], report: int) -> None:
         """Makes this process the child of that job. What fails is reported: then its program has not run."""
         try:
             os.setpgid(0, 0)
@@ -164,12 +167,16 @@ class Zygote:
             os.chdir(job["folder"])
             os.environ.clear()
             sys.argv = ["main.py"]
+            nest = "nest" in job
             if self.containment is not None:
-                self.containment.restrict_files(job["folder"])
+                if nest:
+                    fds += self.containment.prepare_files(job["folder"])
+                else:
+                    self.containment.restrict_files(job["folder"])
             report = _arrange_fds([*fds, report])
             _set_limits(job, self.base_bytes)
             if self.containment is not None:
-                self.containment.restrict_calls()
+                (self.containment.enter_nest if nest else self.containment.restrict_calls)()
         except BaseException as problem:
             os.write(report, _line({"refused": f"{type(problem).__name__}: {problem}"}))
             raise
@@ -216,7 +223,7 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL)  # reaped by the loop; its own children come to us in turn
 
 
-def _line(message: dict[str, Any]) -> bytes:
+def _line(message: dict) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
@@ -239,7 +246,7 @@ def _arrange_fds(fds: list[int]) -> int:
     return 2 + len(fds)
 
 
-def _set_limits(job: dict[str, Any], base_bytes: int | None) -> None:
+def _set_limits(job: dict, base_bytes: int | None) -> None:
     def limit(kind: int, soft: int, hard: int | None = None) -> None:
         ceiling = resource.getrlimit(kind)[1]
         values = [soft, hard or soft]
@@ -251,18 +258,25 @@ def _set_limits(job: dict[str, Any], base_bytes: int | None) -> None:
     limit(resource.RLIMIT_CORE, 1)  # 0 would not keep a core from a handler behind a pipe; 1 does (man 5 core)
     limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     limit(resource.RLIMIT_FSIZE, int(job["output_bytes"]) + 1)
-    limit(resource.RLIMIT_CPU, cpu, cpu + 1)
+    if "nest" not in job:  # it sets one for each run
+        limit(resource.RLIMIT_CPU, cpu, cpu + 1)
     if base_bytes is not None:
         memory = base_bytes + (int(job["memory_mb"]) << 20)
         limit(resource.RLIMIT_AS, memory, memory + SPARE_BYTES)
 
 
-def main(control_fd: int, folder: str, mode: str) -> None:
-    """Entry point of the zygote process. Its first message says what is contained and by what."""
+def main(control_fd: int, folder: str, mode: str, lean: bool) -> None:
+    """Entry point of the zygote process. Its first message says what is contained and by what.
+
+    Args:
+      lean: only for nests; imports little, since every fork has to copy what it finds.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     containment = Containment(folder) if mode == "strict" else None
-    preload = PRELOAD if containment is None or containment.files else PRELOAD + PRELOAD_WITHOUT_FILES
+    preload = () if lean else PRELOAD
+    if containment is not None and not containment.files:
+        preload = PRELOAD + PRELOAD_WITHOUT_FILES
     for name in preload:
         importlib.import_module(name)
     gc.collect()
