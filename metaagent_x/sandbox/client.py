@@ -104,7 +104,9 @@ class Zygote:
         os.mkdir(path, 0o700)
         return path
 
-    def submit(self, folder: str, fds: Sequence[int], limits: Limits, entry: str = "", nest: bool = False) -> socket.socket | None:
+    def submit(
+        self, folder: str, fds: Sequence[int], limits: Limits, entry: str = "", nest: bool = False
+    ) -> socket.socket | None:
         """Hands over one job.
 
         Args:

@@ -120,7 +120,7 @@ class Containment:
         self.nest_filter.install(self.libc, os.getpid())
 
     def leave_nest(self, rulesets: Sequence[int]) -> None:
-        """In a process that a nest forked: what `restrict_files` and `restrict_calls` do, for good. Raises Unsupported."""
+        """In a process that a nest forked: does as `restrict_files` and `restrict_calls` do. Raises Unsupported."""
         if self.landlock is not None:
             self.landlock.apply(rulesets)
         self.narrowing.install(self.libc, os.getpid())

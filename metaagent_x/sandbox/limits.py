@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+
 class SandboxFailure(RuntimeError):
     """The sandbox itself could not run something (infrastructure, never the fault of the program)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ast
 import atexit
 import builtins
 import gc
@@ -17,7 +18,6 @@ import warnings
 
 NAME = "main.py"
 TRACEBACK_CHARS = 8000
-ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without the module
 
 
 def run(first_fd: int) -> int:
@@ -50,10 +50,9 @@ def compiled(source: str) -> tuple[types.CodeType | str, list[str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = compile(source, NAME, "exec", ONLY_AST, dont_inherit=True)
-            imports = [line for line in tree.body if type(line).__name__ == "Import"]
-            names = [name.name for line in imports for name in line.names]
-            names += [line.module or "" for line in tree.body if type(line).__name__ == "ImportFrom"]
+            tree = compile(source, NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
+            names = [name.name for line in tree.body if isinstance(line, _ast.Import) for name in line.names]
+            names += [line.module or "" for line in tree.body if isinstance(line, _ast.ImportFrom)]
             return compile(tree, NAME, "exec", dont_inherit=True), names
     except Exception:
         return source, []

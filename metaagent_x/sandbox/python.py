@@ -21,8 +21,8 @@ GRACE_S = 20.0  # a report this late means that the zygote hangs
 class Program:
     """A program made ready to run on one input after another, each time in a fresh contained process (`nest.py`).
 
-    Nothing goes from one run to the next: neither memory nor files. Not thread-safe: one run at a time. Close it, or use
-    it in a `with` statement.
+    Nothing goes from one run to the next: neither memory nor files. Not thread-safe: one run at a time. Close it, or
+    use it in a `with` statement.
     """
 
     def __init__(self, code: str, *, limits: Limits | None = None):

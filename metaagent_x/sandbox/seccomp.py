@@ -95,7 +95,8 @@ CONDITIONAL: dict[str, tuple[tuple[int | None, int | None], list[list[Condition]
 OPENING: tuple[tuple[tuple[int | None, int | None], int], ...] = (((2, None), 1), ((257, 56), 2))
 # What a nest (`nest.py`) may do besides, until it has forked a program: that gets the narrower filter on top.
 NEST: dict[str, tuple[int | None, int | None]] = {
-    "setpgid": (109, 154), "pidfd_open": (434, 434), "setpriority": (141, 140), "chmod": (90, None), "fchmodat": (268, 53), "sendmsg": (46, 211),
+    "setpgid": (109, 154), "pidfd_open": (434, 434), "setpriority": (141, 140),
+    "chmod": (90, None), "fchmodat": (268, 53), "sendmsg": (46, 211),
     "seccomp": (317, 277), "landlock_restrict_self": (446, 446),
 }  # fmt: skip
 NEST_FREELY = ("clone", "kill", "prctl")  # under no conditions
@@ -139,7 +140,8 @@ def narrowing(machine: str, *, files: bool) -> list[Instruction]:
     column, out = _opening(machine)
     rules = _rules(column, files)
     for number in _nest_numbers(column, files):
-        out += _guarded(number, rules.get(number, [(RET, 0, 0, ERRNO | errno.EPERM)]))
+        refused = (RET, 0, 0, ERRNO | (errno.ENOSYS if number >= NEW_CALLS else errno.EPERM))
+        out += _guarded(number, rules.get(number, [refused]))
     return [*out, (RET, 0, 0, ALLOW)]
 
 

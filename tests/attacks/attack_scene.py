@@ -27,7 +27,7 @@ from attack_programs import PRELUDE, VOICE, Attack
 
 from metaagent_x import sandbox
 from metaagent_x.mas import Budget, Call, CallRequest, Execution, Script, run_script
-from metaagent_x.sandbox import Limits, Result, client, run_python
+from metaagent_x.sandbox import Limits, Program, Result, client, run_python
 from metaagent_x.tasks.task import Task
 
 ROOT = Path(sandbox.__file__).parents[2]
@@ -75,6 +75,7 @@ class Scene:
             self.secret(name)
         run_python(f"x = input(), {self.secrets['earlier program']!r}", self.secrets["earlier input"])
         asyncio.run(self._earlier_script())
+        self.run_program: Callable[..., Result] = run_python
         self.descriptors = _descriptors(client.zygote().process.pid)
 
     def secret(self, name: str) -> str:
@@ -131,7 +132,7 @@ class Scene:
         ways = []
         if attack.tool:
             ways.append(self._as_tool(attack, neighbour.pid, outcome))
-        if attack.script:
+        if attack.script and self.run_program is run_python:
             ways.append(self._as_script(attack, neighbour.pid, outcome))
         await asyncio.gather(*ways)
         neighbour.release.set()
@@ -153,7 +154,7 @@ class Scene:
         limits = Limits(cpu_s=1, wall_s=attack.wall_s, memory_mb=MEMORY_MB, output_bytes=OUTPUT_BYTES)
         source = self.source(attack, "tool", neighbour)
         try:
-            result = outcome.tool = await asyncio.to_thread(run_python, source, limits=limits)
+            result = outcome.tool = await asyncio.to_thread(self.run_program, source, limits=limits)
         except sandbox.SandboxFailure as failure:
             outcome.problems.append(f"as tool: infrastructure failed: {failure}")
             return
@@ -188,7 +189,7 @@ class Scene:
 
     def state(self) -> dict[str, object]:
         """Everything that must be the same after an attack."""
-        zygote = client.zygote()
+        zygote, nests = client.zygote(), client.zygote(lean=True)
         return {
             "the canary folder": _tree(self.folder), "working directory": os.getcwd(), "umask": _umask(),
             "zygote": zygote.process.pid, "the host": _vitals(os.getpid()), "the zygote": _vitals(zygote.process.pid),
@@ -198,7 +199,9 @@ class Scene:
             # Whether each is set, and its interval: that of the test's own time limit runs on.
             "timers of the host": [(left > 0, again) for left, again in map(signal.getitimer, (0, 1, 2))],
             "hostname": socket.gethostname(),
-            "private folders": os.listdir(zygote.folder), "processes": self._processes(zygote),
+            "the zygote of nests": (nests.process.pid, _vitals(nests.process.pid)),
+            "private folders": os.listdir(zygote.folder) + os.listdir(nests.folder),
+            "processes": self._processes(zygote) + self._processes(nests),
             "names of its making": self._names(), "signals": list(self.signals), "connections": self._received(),
         }  # fmt: skip
 
@@ -248,6 +251,13 @@ class Scene:
             except BlockingIOError:
                 pass
         return out
+
+
+def in_a_nest(source: str, *, limits: Limits) -> Result:
+    """The second run of a program in one nest; the first may have prepared for it."""
+    with Program(source, limits=limits) as program:
+        program.run()
+        return program.run()
 
 
 class _Neighbour:

@@ -7,7 +7,7 @@ import random
 import pytest
 from attack_messages import LIES, MALFORMED_MESSAGES
 from attack_programs import ENDS, FINDS_NOTHING, REFUSED
-from attack_scene import execute
+from attack_scene import execute, in_a_nest
 
 
 def named(attacks):
@@ -43,6 +43,13 @@ async def test_how_it_ends(scene, attack):
     """huggingface/smolagents#2473: one big-integer power held all threads. mito-ds/mito#1527: waits for input.
     cuga-project/cuga-agent#629: exit() ended the host. LiveCodeBench PR#103, PR#56: memory bombs, deep recursion,
     segmentation faults. verl-project/verl PR#7267: a child that ignored SIGTERM. pushkar8723/aurora#11: fork bombs."""
+    assert (await scene.run(attack)).problems == []
+
+
+@pytest.mark.slow
+@named([a for a in [*REFUSED, *FINDS_NOTHING, *ENDS] if a.tool])
+async def test_in_a_nest_as_in_a_process_of_its_own(scene, attack, monkeypatch):
+    monkeypatch.setattr(scene, "run_program", in_a_nest)
     assert (await scene.run(attack)).problems == []
 
 

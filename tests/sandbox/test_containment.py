@@ -193,11 +193,15 @@ print(os.getuid(), run_python("print(2)").stdout.strip(), *(run_python(c).status
 
 def decide(machine: str, number: int, *arguments: int, files: bool = True) -> str:
     """Runs the filter of a machine on one call."""
+    return run_filter(seccomp.program(machine, files=files), machine, number, *arguments)
+
+
+def run_filter(program: list[seccomp.Instruction], machine: str, number: int, *arguments: int) -> str:
     data = {0: number, 4: seccomp.ARCHITECTURES[machine][1]}
     for i in range(6):
         value = arguments[i] if i < len(arguments) else 0
         data |= {16 + 8 * i: value & seccomp.ALL, 20 + 8 * i: value >> 32}
-    program, at, a = seccomp.program(machine, files=files), 0, 0
+    at = a = 0
     while True:
         code, true, false, k = program[at]
         at += 1
@@ -243,6 +247,24 @@ CALLS = [  # x86_64, aarch64, arguments, what is decided
 @pytest.mark.parametrize("name,x86,arm,arguments,decision", CALLS, ids=[c[0] for c in CALLS])
 def test_the_filter_decides(name, x86, arm, arguments, decision):
     assert (decide("x86_64", x86, *arguments), decide("aarch64", arm, *arguments)) == (decision, decision)
+
+
+@pytest.mark.parametrize("machine", seccomp.ARCHITECTURES)
+@pytest.mark.parametrize("files", [True, False])
+def test_the_filters_of_a_nest_and_of_its_programs_are_together_the_one_filter(machine, files):
+    """The kernel asks both, and takes the stricter answer; of two errors that of the filter installed last."""
+    strict, nest = (seccomp.program(machine, files=files, nest=nest) for nest in (False, True))
+    narrowing = seccomp.narrowing(machine, files=files)
+    arguments = {arguments for _, _, _, arguments, _ in CALLS}
+    freed = set()
+    for number in [*range(470), 0x40000000, 2**31]:
+        for values in arguments:
+            last, first = (run_filter(f, machine, number, *values) for f in (narrowing, nest))
+            assert (first if last == "allow" else last) == run_filter(strict, machine, number, *values), number
+            if first != run_filter(strict, machine, number, *values):
+                freed.add(number)
+    fork = {"x86_64": 56, "aarch64": 220}[machine]
+    assert fork in freed and len(freed) < 20 + (0 if files else len(seccomp.FILES) + 2)
 
 
 def test_the_filter_knows_its_architecture_and_has_no_way_around_it():
