@@ -51,6 +51,7 @@ def compiled(source: str) -> tuple[types.CodeType | str, list[str]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = compile(source, NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
+            assert isinstance(tree, _ast.Module)
             names = [name.name for line in tree.body if isinstance(line, _ast.Import) for name in line.names]
             names += [line.module or "" for line in tree.body if isinstance(line, _ast.ImportFrom)]
             return compile(tree, NAME, "exec", dont_inherit=True), names
