@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 import concurrent.futures
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from metaagent_x.mas.records import NO_PUBLIC_TESTS
 from metaagent_x.mas.script import parse
 from metaagent_x.sandbox import Limits, Result, run_python
-from metaagent_x.tasks.code import extract_code
+from metaagent_x.tasks.code import TestResult, extract_code, judge
+from metaagent_x.tasks.kinds import head_and_tail, last_words, shown
 from metaagent_x.tasks.math import extract_answer
 from metaagent_x.tasks.task import Task
 
 # The wall limit is for programs that sleep: waiting for a core does not count (`sandbox/watch.py`).
 LIMITS = Limits(cpu_s=5.0, wall_s=10.0, memory_mb=512, output_bytes=1 << 20)
-SHOWN_CHARS = 4000
 BRIEF_CHARS = 4096
 SECTION_CHARS = 400
 MAX_PROGRAM_CHARS = 100_000
@@ -46,47 +46,43 @@ def run_program(code: str, stdin: str) -> tuple[str, str]:
 
 def error_of(result: Result) -> str:
     """One line: the exception and its line, or the limit, and what a program must not do if that ended it."""
-    if result.status in WORDS:
-        return WORDS[result.status]
-    lines = result.stderr.rstrip().split("\n")
-    numbers = re.findall(r'File "main\.py", line (\d+)', result.stderr)
-    what = (lines[-1] or f"exit code {result.exit_code}") + (f" (line {numbers[-1]})" if numbers else "")
-    own = lines[-1].startswith("PermissionError") and "[Errno" not in lines[-1]  # raised by the program itself
-    return f"{what}: {REFUSED}" if result.status == "refused" and not own else what
+    return in_words(result.status, last_words(result.stderr, result.exit_code))
 
 
-def head_and_tail(text: str, limit: int = SHOWN_CHARS) -> str:
-    """The text, or its first and last parts and how much is missing between them."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
+def in_words(status: str, said: str) -> str:
+    """One line for how a run ended, from its status and the last words of its program."""
+    if status in WORDS:
+        return WORDS[status]
+    own = said.startswith("PermissionError") and "[Errno" not in said  # raised by the program itself
+    return f"{said}: {REFUSED}" if status == "refused" and not own else said
 
 
 def run_public_tests(task: Task, program: str) -> list[str]:
-    """Runs a program on the public tests that read standard input; output is compared word by word.
+    """Runs a program on the public tests as the grader runs the hidden ones.
 
     Returns:
-      One description for each failure; [] if all passed; ["no public tests"] if the task has none of that kind.
+      One description for each failure; [] if all passed; ["no public tests"] if the task has none.
 
     Raises:
-      SandboxFailure: see `run_program`.
+      UnsupportedTest: see `judge`. SandboxFailure: see `run_program`.
     """
-    tests = [t for t in task.public_tests if t.get("kind", "stdin") == "stdin"]
-    if not tests:
+    if not task.public_tests:
         return [NO_PUBLIC_TESTS]
     if not program.strip():
         return ["no program in the reply"]
-    failures = []
-    for test in tests:
-        given, expected = str(test["input"]), str(test["output"])
-        result = run_python(program, given, limits=LIMITS)
-        if result.status != "ok":
-            failures.append(_section("input", given) + "error: " + head_and_tail(error_of(result), SECTION_CHARS))
-        elif result.stdout.split() != expected.split():
-            got = _section("got", result.stdout).rstrip()
-            failures.append(_section("input", given) + _section("expected output", expected) + got)
-    return failures
+    results = judge(program, task.public_tests, limits=LIMITS).per_test
+    return [_failure(*pair) for pair in zip(task.public_tests, results, strict=True) if not pair[1].passed]
+
+
+def _failure(test: Mapping[str, Any], result: TestResult) -> str:
+    given, expected = shown(test)
+    asserts = test["kind"] == "assert"
+    head = _section("test" if asserts else "input", given)
+    if result.status != "wrong_answer":
+        return head + "error: " + in_words(result.status, result.detail)
+    if asserts:
+        return head + f"failed: {result.detail}\n" + _section("the last call returned", result.got).rstrip()
+    return head + _section("expected output", expected) + _section("got", result.got).rstrip()
 
 
 def _section(title: str, text: str) -> str:

@@ -137,8 +137,8 @@ def judge(
 
     Raises:
       UnsupportedTest: a test of another kind, a malformed one, a checker that is unknown or is given for a test that is
-        not of kind stdin. Raised before anything runs; but an assert test that passes and called nothing of the program
-        is found out at its end.
+        not of kind stdin. Raised before anything runs; but an assert test that uses nothing of the program is found out
+        at its end.
       SandboxFailure: a test could not be run (infrastructure, not a verdict).
     """
     for number, test in enumerate(tests):

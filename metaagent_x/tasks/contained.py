@@ -4,9 +4,9 @@ The host sends this file as text, with one call at its end (`call`, `serve` or `
 alone. It is trusted only where it runs without the program: what `call` and `serve` write is what the program says it
 returned, never a verdict. The host imports it for the form of plain data (`encode`, `decode`).
 
-Plain data are None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset and dict, also nested. Values of
-their subclasses, numpy scalars and arrays, fractions and decimals become the nearest of these, so an object that is
-equal to everything arrives as a harmless one or not at all.
+Plain data are None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, also nested, and Python's
+own types. Values of their subclasses, numpy scalars and arrays, fractions and decimals become the nearest of these, so
+an object that is equal to everything arrives as a harmless one or not at all.
 """
 
 from __future__ import annotations
@@ -78,11 +78,13 @@ def encode(value: Any, handle: Callable[[Any], Any] | None = None, depth: int = 
         return {"complex": [value.real, value.imag]}
     if isinstance(value, (fractions.Fraction, decimal.Decimal)):
         return float(value)
+    if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
+        return {"type": value.__name__}
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return encode(value.tolist(), handle, depth + 1)
     if handle is not None:
         return handle(value)
-    raise NotPlain(f"{type(value).__name__} is no plain data")
+    raise NotPlain(f"{type(value).__name__}, which is no plain data")
 
 
 def decode(data: Any, handle: Callable[[int], Any] | None = None, depth: int = 0) -> Any:
@@ -107,6 +109,8 @@ def decode(data: Any, handle: Callable[[int], Any] | None = None, depth: int = 0
             return complex(*inner)
         if tag == "handle" and handle is not None:
             return handle(inner)
+        if tag == "type" and isinstance(kind := getattr(builtins, inner), type):
+            return kind
         make = {"tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict}[tag]
         return make(decode(inner, handle, depth + 1))
     except NotPlain:
@@ -115,14 +119,14 @@ def decode(data: Any, handle: Callable[[int], Any] | None = None, depth: int = 0
         raise NotPlain(f"not what encode writes: {type(problem).__name__}") from None
 
 
-def _load(program: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Runs the program as a module of its own (not `__main__`: its tests call it); returns its names."""
+def _load(program: str, names: dict[str, Any]) -> types.ModuleType:
+    """Runs the program as a module of its own (not `__main__`: its tests call it)."""
     module = types.ModuleType("solution")
     module.__dict__.update(names, __file__=FILE)
     sys.modules["solution"] = module
     linecache.cache[FILE] = (len(program), None, program.splitlines(keepends=True), FILE)
     exec(compile(program, FILE, "exec", dont_inherit=True), module.__dict__)
-    return module.__dict__
+    return module
 
 
 def _helpful() -> dict[str, Any]:
@@ -136,13 +140,13 @@ def _helpful() -> dict[str, Any]:
     }
 
 
-def _find(names: dict[str, Any], entry_point: str) -> Callable[..., Any]:
-    solution = names.get("Solution")
+def _find(module: types.ModuleType, entry_point: str) -> Callable[..., Any]:
+    solution = vars(module).get("Solution")
     if isinstance(solution, type) and hasattr(solution, entry_point):
         return getattr(solution(), entry_point)
-    if entry_point not in names:
+    if entry_point not in vars(module):
         raise NameError(f"the program defines no {entry_point}")
-    return names[entry_point]
+    return vars(module)[entry_point]
 
 
 def _told(problem: BaseException) -> str:
@@ -192,7 +196,8 @@ def call(program: str) -> None:
 def serve(program: str) -> None:
     """Runs the program, then does what the other end of standard input asks with its names. Never returns.
 
-    The first line written says which names it has. What is no plain data stays here; the other end gets its number.
+    The first line written says which names it has. What is no plain data stays here; the other end gets its number. The
+    program is number 0, and its names are its attributes.
     """
     line, (nothing, end) = os.dup(0), os.pipe()
     os.close(end)
@@ -207,27 +212,27 @@ def serve(program: str) -> None:
         return {"handle": numbers[id(value)]}
 
     def answer(ask: dict[str, Any]) -> Any:
-        of = names if ask["do"] == "name" else kept[ask["of"]]
+        of, do = kept[ask["of"]], ask["do"]
         values = [decode(value, kept.__getitem__) for value in ask["values"]]
-        if ask["do"] == "name":
-            return of[values[0]]
-        if ask["do"] == "call":
-            return of(*values[0], **values[1])
-        return getattr(of, values[0]) if ask["do"] == "get" else setattr(of, values[0], values[1])
+        if do == "get":  # what can be called is called here, also if it is one of Python's types
+            value = getattr(of, values[0])
+            return handle(value) if callable(value) else encode(value, handle)
+        if do == "set":
+            return setattr(of, values[0], values[1])
+        return encode(of(*values[0], **values[1]) if do == "call" else list(of), handle)
 
     def attempt(what: Callable[[], Any]) -> dict[str, Any]:
         try:
-            return {"value": encode(what(), handle)}
+            return {"value": what()}
         except MemoryError:
             raise
         except BaseException as problem:
             return {"raised": type(problem).__name__, "told": _told(problem)[-MAX_DEPTH * 100 :]}
 
     def start() -> list[str]:
-        names.update(_load(program, {}))
-        return list(names)
+        kept.append(_load(program, {}))
+        return list(vars(kept[0]))
 
-    names: dict[str, Any] = {}
     said = attempt(start)
     with open(line, "rb", closefd=False) as asked:
         while True:
@@ -247,13 +252,13 @@ class Line:
     """The test's end of the line to the program.
 
     Attributes:
-      calls: so many calls were made. last: what the last one returned. raised: the exception that the program raised
+      asked: so much was asked. returned: what the last call returned. raised: the exception that the program raised
         last, and its traceback there.
     """
 
     def __init__(self, fd: int):
         self.fd, self.reader = fd, os.fdopen(fd, "rb")
-        self.calls, self.last = 0, None
+        self.asked, self.returned = 0, ""
         self.raised: tuple[BaseException | None, str] = (None, "")
         self.handles: dict[int, Handle] = {}
 
@@ -271,14 +276,14 @@ class Line:
             name, told = str(said["raised"]), str(said["told"])
         except (ValueError, KeyError, TypeError, RecursionError, OSError):
             raise Ended from None
-        kind = getattr(builtins, name, None)
+        kind: Any = getattr(builtins, name, None)
         known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError)
         problem = (kind if known else RuntimeError)(told.rstrip().rpartition("\n")[2].partition(": ")[2])
         self.raised = problem, told
         raise problem
 
     def ask(self, do: str, of: int, *values: Any) -> Any:
-        self.calls += do == "call"
+        self.asked += 1
         message = json.dumps({"do": do, "of": of, "values": [encode(value, _number) for value in values]})
         try:
             _write(self.fd, message + "\n")
@@ -286,12 +291,16 @@ class Line:
             raise Ended from None
         answer = self.read()
         if do == "call":
-            self.last = answer
+            self.returned = repr(answer)
         return answer
 
 
 class Handle:
-    """An object of the program: it can be called, and its attributes read and set. Equal to nothing but itself."""
+    """An object of the program: it can be called and iterated, and its attributes read and set.
+
+    It is equal to nothing but itself: the program does not decide what its objects are equal to. What a test hands over
+    is copied, so the program's changes in place are not seen here.
+    """
 
     def __init__(self, line: Line, number: int):
         self.__dict__.update(_line=line, _number=number)
@@ -301,6 +310,9 @@ class Handle:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self._line.ask("call", self._number, list(arguments), named)
+
+    def __iter__(self) -> Any:
+        return iter(self._line.ask("iterate", self._number))
 
     def __getattr__(self, name: str) -> Any:
         return self._line.ask("get", self._number, name)
@@ -337,7 +349,7 @@ def check(source: str, entry_point: str) -> None:
             raise NameError(f"the program defines no {entry_point}")
         for name in used.intersection(given):
             if not hasattr(builtins, name) and not name.startswith("__"):
-                scope[name] = line.ask("name", 0, name)
+                scope[name] = line.ask("get", 0, name)
         scope.update({name: __import__(name) for name in used.intersection(HELPFUL)})
         exec(code, scope)
     except Ended:
@@ -346,7 +358,6 @@ def check(source: str, entry_point: str) -> None:
         raised, told = line.raised
         status = "error" if problem is raised or isinstance(problem, NameError) else "wrong_answer"
         detail = told if problem is raised else _told(problem)
-    got = repr(line.last) if line.calls and status == "wrong_answer" else ""
-    said = {"status": status, "detail": detail, "got": got[:4000], "calls": line.calls}
+    said = {"status": status, "detail": detail, "got": line.returned[:4000], "asked": line.asked}
     _write(verdicts, json.dumps(said))
     os._exit(0)

@@ -18,7 +18,8 @@ _log = logging.getLogger(__name__)
 class Grader:
     """Grades texts in threads, at most `workers` at once. One grader serves many coroutines and event loops.
 
-    Correctness is 0 or 1 for math, and for code the share of hidden tests passed ("fraction") or 0 or 1 ("all").
+    Correctness is 0 or 1 for math, and for code the share of hidden tests passed ("fraction") or 0 or 1 ("all"; the
+    tests after the first that fails are then not run).
     Format is 1 if the answer stands in the required form: a non-empty box, or a program that parses.
     reward = correctness + format_bonus * format.
 
@@ -80,7 +81,10 @@ class Grader:
 
     def _judge(self, rubric: Rubric, answer: str) -> Verdict:
         try:
-            fraction, reason = _math(rubric, answer) if rubric.kind == "math" else _code(rubric, answer)
+            if rubric.kind == "math":
+                fraction, reason = _math(rubric, answer)
+            else:
+                fraction, reason = _code(rubric, answer, stop=self.code == "all")
         except Exception as failure:
             _log.warning("grading %s failed: %r", rubric.task_id, failure)
             with self._lock:
@@ -101,10 +105,13 @@ def _math(rubric: Rubric, answer: str) -> tuple[float, str]:
     return (1.0, "ok") if right else (0.0, "wrong_answer")
 
 
-def _code(rubric: Rubric, program: str) -> tuple[float, str]:
+def _code(rubric: Rubric, program: str, stop: bool) -> tuple[float, str]:
     if not rubric.tests:
         raise ValueError(f"rubric of {rubric.task_id} has no tests")
-    judgement = code_grader.judge(program, rubric.tests, time_limit_s=rubric.time_limit_s, memory_mb=rubric.memory_mb)
+    judgement = code_grader.judge(
+        program, rubric.tests, time_limit_s=rubric.time_limit_s, memory_mb=rubric.memory_mb, checker=rubric.checker,
+        stop_at_first_failure=stop,
+    )  # fmt: skip
     failed = next((i for i, result in enumerate(judgement.per_test) if not result.passed), None)
     reason = "ok" if failed is None else f"test {failed}: {judgement.per_test[failed].status}"
     return judgement.passed / judgement.total, reason

@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import inspect
 import json
+import marshal
 import re
 import socket
 import threading
@@ -31,7 +32,7 @@ from metaagent_x.tasks import contained
 from metaagent_x.tasks.compare import Checker, output_difference, same_output, same_value
 
 KINDS = ("stdin", "call", "assert")
-SHOWN_CHARS = 400  # of what a program said, in a result
+GOT_CHARS = 400  # of what a program said, in a result
 TEST_MEMORY_MB = 512
 RESULT_BYTES = contained.MAX_LINE  # of a returned value: what the parent reads takes many times that
 
@@ -39,7 +40,9 @@ _NAME = "<test>"
 # Tests have odd escapes ("\d"); that is nothing to tell our user.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=_NAME)
 warnings.filterwarnings("ignore", category=DeprecationWarning, module=_NAME)
-_CONTAINED = inspect.getsource(contained)
+# Compiled once here, for the same interpreter there.
+_COMPILED = compile(inspect.getsource(contained), "<judge>", "exec", dont_inherit=True, optimize=2)
+_CONTAINED = f"import marshal\nexec(marshal.loads({marshal.dumps(_COMPILED)!r}))"
 
 
 class UnsupportedTest(ValueError):
@@ -72,7 +75,7 @@ class TestResult:
 PASSED = TestResult("passed")
 
 
-def head_and_tail(text: str, limit: int) -> str:
+def head_and_tail(text: str, limit: int = 4000) -> str:
     """The text, or its first and last parts and how much is missing between them."""
     if len(text) <= limit:
         return text
@@ -80,11 +83,11 @@ def head_and_tail(text: str, limit: int) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
 
 
-def last_words(stderr: str, exit_code: int = 0) -> str:
-    """The last line of a traceback, with the line of the program where it came about."""
-    numbers = re.findall(rf'File "{re.escape(contained.FILE)}", line (\d+)', stderr)
+def last_words(stderr: str, exit_code: int = 0, file: str = contained.FILE) -> str:
+    """The last line of a traceback, with the line of the program (or another file) where it came about."""
+    numbers = re.findall(rf'File "{re.escape(file)}", line (\d+)', stderr)
     said = stderr.rstrip().rpartition("\n")[2] or (f"exit code {exit_code}" if exit_code else "")
-    return head_and_tail(said, SHOWN_CHARS) + (f" (line {numbers[-1]})" if numbers else "")
+    return said + (f" (line {numbers[-1]})" if numbers else "")
 
 
 def require(test: Mapping[str, Any], name: str) -> None:
@@ -171,7 +174,7 @@ class Runner:
         right = self.checker(given, expected, got) if self.checker else same_output(expected, got)
         if right:
             return PASSED
-        return TestResult("wrong_answer", output_difference(expected, got), head_and_tail(got.strip(), SHOWN_CHARS))
+        return TestResult("wrong_answer", output_difference(expected, got), head_and_tail(got.strip(), GOT_CHARS))
 
     def _call(self, test: Mapping[str, Any]) -> TestResult:
         arguments, expected = called(test)
@@ -185,7 +188,8 @@ class Runner:
         try:
             said = json.loads(result.stdout)
             if "value" not in said:
-                return TestResult("wrong_answer", f"returned {said['problem']}"[:SHOWN_CHARS])
+                problem = head_and_tail(str(said["problem"]), GOT_CHARS)
+                return TestResult("wrong_answer", f"returned {problem}", problem)
             got = contained.decode(said["value"])
         except (ValueError, TypeError, KeyError, RecursionError):
             return TestResult("error", "the program wrote something else in place of what it returned")
@@ -193,7 +197,7 @@ class Runner:
         wrapped = isinstance(test["input"], list) and isinstance(expected, list) and len(expected) == 1
         if same_value(expected, got) or (wrapped and same_value(expected[0], got)):
             return PASSED
-        wanted, got = (head_and_tail(_repr(value), SHOWN_CHARS) for value in (expected, got))
+        wanted, got = (head_and_tail(_repr(value), GOT_CHARS) for value in (expected, got))
         return TestResult("wrong_answer", f"expected {wanted}, got {got}", got)
 
     def _assert(self, test: Mapping[str, Any]) -> TestResult:
@@ -203,17 +207,18 @@ class Runner:
         of_program, of_test = _both(program, Program(asserting, limits=limits))
         said = json.loads(of_test.stdout) if of_test.status == "ok" else None
         if said and said["status"] == "passed":
-            if not said["calls"]:
-                raise UnsupportedTest("an assert test called nothing of the program")
+            if not said["asked"]:
+                raise UnsupportedTest("an assert test used nothing of the program")
             return PASSED
         if of_program.status != "ok":
             return _ended(of_program)
         if said is None:
             return _ended(of_test)
-        status, detail = said["status"], last_words(said["detail"])
+        status, told = said["status"], said["detail"]
+        detail = last_words(told, file=contained.FILE if status == "error" else contained.TESTS)
         if status == "error" and detail.startswith("PermissionError"):
             status = "refused"
-        return TestResult(status, detail, head_and_tail(said["got"], SHOWN_CHARS))
+        return TestResult(status, head_and_tail(detail, GOT_CHARS), head_and_tail(said["got"], GOT_CHARS))
 
 
 def _both(program: Program, asserting: Program) -> tuple[Result, Result]:
@@ -244,4 +249,4 @@ def _both(program: Program, asserting: Program) -> tuple[Result, Result]:
 
 
 def _ended(result: Result) -> TestResult:
-    return TestResult(result.status, last_words(result.stderr, result.exit_code))
+    return TestResult(result.status, head_and_tail(last_words(result.stderr, result.exit_code), GOT_CHARS))

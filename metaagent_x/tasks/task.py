@@ -17,7 +17,7 @@ class Task:
       id: unique within a dataset, stable between runs ("polaris/17").
       kind: "math" or "code".
       prompt: the text the agents read.
-      public_tests: `{"kind", "input", "output"}` records that the statement itself shows (code only).
+      public_tests: tests that the statement itself shows, of the form of `Rubric.tests` (code only).
       metadata: plain values for analysis (source, difficulty, level); never shown to a script.
     """
 
@@ -36,9 +36,11 @@ class Rubric:
       task_id: the id of its `Task`.
       kind: "math" or "code".
       gold: accepted answers, any of which is right (math).
-      tests: hidden tests `{"kind": "stdin"|"call"|"assert", "input", "output", "entry_point"}` (code).
+      tests: hidden tests `{"kind": "stdin"|"call"|"assert", "input", "output", "entry_point"}` (code); `kinds.py` says
+        what each field holds.
       time_limit_s: CPU seconds for one test.
       memory_mb: memory for one test, MiB.
+      checker: which outputs are right where several are: a name of `compare.CHECKERS`; "" compares with the expected.
     """
 
     task_id: str
@@ -47,6 +49,7 @@ class Rubric:
     tests: tuple[Mapping[str, Any], ...] = ()
     time_limit_s: float = 4.0
     memory_mb: int = 512
+    checker: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Verdict:
 
     Attributes:
       correct: entirely right.
-      fraction: share of tests passed (code) or 0/1 (math).
+      fraction: share of tests passed (code), of those before the first failure if grading stops there; 0/1 (math).
       format: 1.0 if the answer stands in the required form, else 0.0.
       reward: the scalar that trains; correctness plus format bonus, as configured.
       reason: short and precise ("ok", "wrong_answer", "no_answer", "test 3: wall", ...).

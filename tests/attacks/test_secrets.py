@@ -129,14 +129,19 @@ async def test_no_secret_is_in_the_process_that_others_are_forked_from(crossed):
     assert list(Path(zygote.folder).rglob("*")) == []
 
 
-def test_a_judged_program_finds_one_input_and_no_output(monkeypatch):
-    """It prints what its memory holds: the input of this test, and nothing of another test or run."""
-    results, run = [], code.run_python
-    monkeypatch.setattr(code, "run_python", lambda *a, **k: results.append(run(*a, **k)) or results[-1])
-    tests = [{"kind": "stdin", "input": mark("input"), "output": mark("expected")} for _ in range(4)]
-    program = PRELUDE + SEARCH + "print(input(), sorted(found))"
+@pytest.mark.parametrize("kind", ["stdin", "call", "assert"])
+def test_a_judged_program_finds_one_input_and_no_output(kind):
+    """It answers what its memory holds: the input of this test, and nothing of another test or run."""
+    given, expected = ([mark(kind) for _ in range(4)] for kind in ("input", "expected"))
+    program = PRELUDE + SEARCH
+    program += "print(input(), sorted(found))" if kind == "stdin" else "\nf = lambda text: [text, *sorted(found)]"
+    tests = [
+        {"kind": kind, "input": x, "output": y} if kind == "stdin" else
+        {"kind": kind, "input": [x], "output": y, "entry_point": "f"} if kind == "call" else
+        {"kind": kind, "input": f"assert f({x!r}) == {y!r}", "output": "", "entry_point": "f"}
+        for x, y in zip(given, expected, strict=True)
+    ]  # fmt: skip
     verdict = code.judge(program, tests)
-    assert (verdict.passed, verdict.total) == (0, 4)
-    for test, result in zip(tests, results, strict=True):
-        assert result.status == "ok" and "planted" in result.stdout
-        assert set(MARK.findall(result.stdout)) == {test["input"]}
+    assert [result.status for result in verdict.per_test] == ["wrong_answer"] * 4
+    for x, result in zip(given, verdict.per_test, strict=True):
+        assert "planted" in result.got and set(MARK.findall(result.got)) == {x}

@@ -3,11 +3,11 @@
 import pytest
 from mas_host import CODE, MATH, Host, program
 
-from metaagent_x.mas import Budget, tools
+from metaagent_x.mas import Budget
 from metaagent_x.mas.language import NAMES
 from metaagent_x.mas.prompts import FULL, TINY
 from metaagent_x.mas.tools import REFUSED, error_of
-from metaagent_x.sandbox import Result, SandboxFailure
+from metaagent_x.sandbox import Program, Result, SandboxFailure
 
 RIGHT, WRONG = "so \\boxed{7}", "hence \\boxed{9}"
 
@@ -256,14 +256,14 @@ async def test_a_program_that_could_not_be_started_is_infrastructure(script, mon
     def no_process(*_, **__):
         raise SandboxFailure("no memory to fork")
 
-    monkeypatch.setattr(tools, "run_python", no_process)
+    monkeypatch.setattr(Program, "run", no_process)
     e = await Host(lambda r: RIGHT).run("solver()(task)\n" + script, CODE)
     assert e.status == "void" and "no memory to fork" in e.reason
 
 
 async def test_a_program_that_the_sandbox_ended_is_told_to_the_script(monkeypatch):
     refused = Result("so far", "PermissionError: [Errno 1] no", "refused", 1)
-    monkeypatch.setattr(tools, "run_python", lambda *a, **k: refused)
+    monkeypatch.setattr(Program, "run", lambda *a, **k: refused)
     e = await Host(lambda r: RIGHT).run("run_python('x')\nrun_tests('x')\nanswer = solver()(task)", CODE)
     assert e.status == "ok" and [t.status for t in e.tools] == ["refused", "error"]
     assert e.tools[0].output == f"error: PermissionError: [Errno 1] no: {REFUSED}\noutput so far:\nso far"

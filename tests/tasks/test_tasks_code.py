@@ -1,6 +1,5 @@
 """The code grader: which program, which verdict, and what a program cannot do."""
 
-import json
 import pathlib
 import random
 import time
@@ -8,17 +7,13 @@ import time
 import pytest
 
 from metaagent_x import sandbox
-from metaagent_x.tasks import code as code_grader
 from metaagent_x.tasks.code import (
     UnsupportedTest,
     extract_code,
     extract_code_with_flag,
     is_program,
     judge,
-    same_output,
 )
-
-DATA = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def stdin_test(given, expected):
@@ -75,39 +70,6 @@ def test_extraction_stands_hostile_text():
     assert extract_code("```\n(" + "((((" * 3000 + "\n```") is None
     assert not is_program("[" * 100_000) and not is_program("x\0")
     assert time.process_time() - start < 60
-
-
-@pytest.mark.fault("F134")
-@pytest.mark.fault("B036")
-@pytest.mark.parametrize(
-    ("expected", "got", "same"),
-    [
-        ("0.333333333333", "0.333333", True),
-        ("0.333333333333", "0.3333", False),
-        ("1234567.890", "1234567.9", True),
-        ("1234567.890", "1234570.1", False),
-        ("2.0", "2", True),
-        ("3", "4", False),
-        ("3", "3.0", False),
-        ("10000000", "10000001", False),
-        ("1 2", "12", False),
-        ("1 2", "1  2 ", True),
-        ("a\nb\n", "a\r\nb\r\n", True),
-        ("a\nb", "a  \nb\n\n\n", True),
-        ("a\nb", "a\n\nb", True),
-        ("a b", "a", False),
-        ("", "", True),
-        ("", "x", False),
-        ("NO", "no", False),
-        ("YES\n0.5", "YES\n0.50000001", True),
-        ("1.5", "nan", False),
-        ("1.5", "1_0", False),
-        ("1.x", "1.y", False),
-    ],
-)
-def test_output_comparison(expected, got, same):
-    """LiveCodeBench/LiveCodeBench#133, #129, NVIDIA-NeMo/Gym#2956."""
-    assert same_output(expected, got) is same
 
 
 @pytest.mark.fault("F135")
@@ -211,26 +173,22 @@ def test_nothing_goes_from_one_test_to_the_next():
     assert statuses(keeper, ("a", "none"), ("b", "none")) == ["passed", "passed"]
 
 
-def test_other_kinds_are_refused_by_name_before_anything_runs(monkeypatch):
-    monkeypatch.setattr(code_grader, "run_python", lambda *a, **k: pytest.fail("ran"))
-    for kind in ("call", "assert"):
-        with pytest.raises(UnsupportedTest, match=f"test 1 is of kind '{kind}'"):
-            judge("print(1)", [stdin_test("", "1"), {"kind": kind, "input": "", "output": ""}])
-
-
 def test_a_failing_sandbox_is_no_verdict(monkeypatch):
     def fail(*_args, **_options):
         raise sandbox.SandboxFailure("no process")
 
-    monkeypatch.setattr(code_grader, "run_python", fail)
-    with pytest.raises(sandbox.SandboxFailure, match="no process"):
-        judge("print(1)", [stdin_test("", "1")])
+    monkeypatch.setattr(sandbox.Program, "run", fail)
+    call = {"kind": "call", "input": [], "output": 1, "entry_point": "f"}
+    asserting = {"kind": "assert", "input": "assert f() == 1", "output": "", "entry_point": "f"}
+    for test in (stdin_test("", "1"), call, asserting):
+        with pytest.raises(sandbox.SandboxFailure, match="no process"):
+            judge("print(1)", [test])
 
 
 def test_a_program_that_the_sandbox_ended_has_failed_its_test(monkeypatch):
     """Else a solution could make its verdict void, which counts for nothing."""
     ended = sandbox.Result("", "PermissionError: no", "refused", 1)
-    monkeypatch.setattr(code_grader, "run_python", lambda *a, **k: ended)
+    monkeypatch.setattr(sandbox.Program, "run", lambda *a, **k: ended)
     (result,) = judge("import os\nos.fork()", [stdin_test("", "1")]).per_test
     assert (result.status, result.detail) == ("refused", "PermissionError: no")
 
@@ -242,16 +200,16 @@ def test_first_failure_stops_if_asked():
     assert (stopped.passed, stopped.total, len(stopped.per_test)) == (1, 3, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real rows at {DATA}")
-def test_known_good_programs_pass():
-    """All programs of the CodeContests rows that come with a solution; no program fails a test of its own row."""
-    lines = (DATA / "code_contests" / "train_with_solutions.jsonl").read_text().splitlines()
-    failed = {}
-    for row in map(json.loads, lines):
-        tests = [stdin_test(*pair) for pair in zip(*row["private_tests"].values(), strict=True)]
-        program = row["solutions"]["solution"][0]
-        judgement = judge(program, tests[:20], time_limit_s=10.0)
-        if judgement.passed < judgement.total:
-            failed[row["name"]] = [r for r in judgement.per_test if not r.passed][:2]
-    assert not failed
+@pytest.mark.fault("B036")
+def test_a_checker_decides_where_several_outputs_are_right():
+    program, test = "print('b c')\nprint('a')", stdin_test("x", "a\nb c")
+    assert judge(program, [test]).passed == 0
+    assert judge(program, [test], checker="unordered_lines").passed == 1
+    seen = []
+    assert judge(program, [test], checker=lambda *texts: seen.append(texts) or True).passed == 1
+    assert seen == [("x", "a\nb c", "b c\na\n")]
+    assert judge("1 / 0", [test], checker=lambda *texts: True).passed == 0
+    with pytest.raises(UnsupportedTest, match="'sorted' is not one of unordered_lines, any_case"):
+        judge(program, [test], checker="sorted")
+    with pytest.raises(UnsupportedTest, match="a checker reads printed text only"):
+        judge(program, [{"kind": "call", "input": [], "output": 1, "entry_point": "f"}], checker="any_case")

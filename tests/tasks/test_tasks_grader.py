@@ -58,11 +58,25 @@ async def test_code_rewards(text, fraction, form, reason):
     for code in ("fraction", "all"):
         grader = Grader(code=code, format_bonus=0.25)
         verdict = await grader.grade(CODE, text)
-        assert (verdict.fraction, verdict.format, verdict.reason) == (fraction, form, reason)
+        share = min(fraction, 0.25) if code == "all" and fraction < 1 else fraction  # nothing runs after a failure
+        assert (verdict.fraction, verdict.format, verdict.reason) == (share, form, reason)
         assert verdict.correct is (fraction == 1.0)
         correctness = fraction if code == "fraction" else float(fraction == 1.0)
         assert verdict.reward == pytest.approx(correctness + 0.25 * form)
         grader.close()
+
+
+async def test_call_and_assert_tests_and_checkers_are_graded(grader):
+    call = {"kind": "call", "input": [3], "output": [9], "entry_point": "f"}
+    asserting = {"kind": "assert", "input": "assert f(3) == 9", "output": "", "entry_point": "f"}
+    mixed = Rubric("c", "code", tests=(call, asserting))
+    assert (await grader.grade(mixed, fenced("def f(x): return x * x"))).correct
+    assert (await grader.grade(mixed, fenced("def f(x): return x"))).reason == "test 0: wrong_answer"
+    yes = ({"kind": "stdin", "input": "", "output": "YES"},)
+    for checker, correct in (("", False), ("any_case", True)):
+        verdict = await grader.grade(Rubric("c", "code", tests=yes, checker=checker), fenced("print('yes')"))
+        assert verdict.correct is correct and not verdict.void
+    assert (await grader.grade(Rubric("c", "code", tests=yes, checker="no"), fenced("print('yes')"))).void
 
 
 async def test_equal_answers_are_graded_once_also_at_the_same_time(grader, monkeypatch):
