@@ -275,8 +275,8 @@ def tables(report: Report) -> list[Table]:
             )
         table.add_row("tests by kind", ", ".join(f"{kind} {n:,}" for kind, n in tests["kinds"].items()))
     if lengths := report.lengths:
-        marks = "   ".join(f"{p} %: {n:,}" for p, n in lengths["percentiles"].items())
-        table.add_row(f"prompt, {lengths['unit']}", marks)
+        marks = " / ".join(f"{n:,}" for n in lengths["percentiles"].values())
+        table.add_row(f"prompt, {lengths['unit']}", f"{marks}  ({' / '.join(lengths['percentiles'])} %)")
         if lengths["limit"]:
             table.add_row(f"prompts over {lengths['limit']:,} {lengths['unit']}", _of(lengths["over"], report.tasks))
     for kind, found in report.duplicates.items():

@@ -8,12 +8,13 @@ Two measures, both on the text of the task alone:
   C). A task of fewer than 13 words is compared whole, that is by the exact measure only.
 
 13 words in a row can also be boilerplate ("m/n where m and n are relatively prime positive integers, find m + n"; "the
-first line of the input contains a single integer n"). So an n-gram does not count
+first line of the input contains a single integer n"). A phrase of `PHRASE` words is boilerplate if more than a few
+tasks of the training set or of the benchmark hold it (`few`: ten, as there, and fewer in small sets). An n-gram counts
+only
 
-- if it stands in many training tasks: more than ten, as there, and fewer in a small set (`common_in`);
-- if it stands in more than `COMMON_BENCHMARK` tasks of the benchmark;
-- if it holds fewer than `LEAST_WORDS` different words of two letters or more: rows of numbers in sample data;
-- if it stands in a drawing (Asymptote).
+- if at least `LEAST_OWN` of its words stand outside boilerplate;
+- if it holds `LEAST_WORDS` different words of two letters or more, which rows of numbers in sample data do not;
+- if it does not stand in a drawing (Asymptote).
 
 What this misses, a question that many training tasks repeat with changes, has to be looked for among the duplicates.
 What it lets through all the same can be told by its small `share`.
@@ -28,7 +29,8 @@ import unicodedata
 from collections.abc import Sequence
 
 NGRAM = 13
-COMMON_BENCHMARK = 2
+PHRASE = 8
+LEAST_OWN = 7
 LEAST_WORDS = 3
 
 Texts = Sequence[tuple[str, str]]
@@ -96,9 +98,9 @@ def duplicates(texts: Texts) -> tuple[dict[str, str], dict[str, str]]:
     return exact, near
 
 
-def common_in(tasks: int) -> int:
-    """In how many tasks of a training set of this size an n-gram may stand and still say something: 2 to 10."""
-    return max(2, min(10, tasks // 1000))
+def few(tasks: int, one_in: int) -> int:
+    """In how many tasks of a set of this size a phrase may stand and still say something: one in so many, 2 to 10."""
+    return max(2, min(10, tasks // one_in))
 
 
 def overlap(training: Texts, benchmark: Texts, n: int = NGRAM, least_share: float = 0.0) -> list[Match]:
@@ -110,35 +112,44 @@ def overlap(training: Texts, benchmark: Texts, n: int = NGRAM, least_share: floa
     of the training set pass by.
     """
     whole: dict[str, list[str]] = collections.defaultdict(list)
-    places: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)  # n-gram -> (task, first word)
-    for number, (name, text) in enumerate(benchmark):
+    for name, text in benchmark:
         whole[normalise(text)].append(name)
-        for start, gram in enumerate(ngrams(text, n)):
-            places[gram].append((number, start))
-    telling = {
-        gram: at
-        for gram, at in places.items()
-        if len({number for number, _ in at}) <= COMMON_BENCHMARK and _says_something(gram)
-    }
-    found = [(name, text, [g for g in dict.fromkeys(ngrams(text, n)) if g in telling]) for name, text in training]
-    times = collections.Counter(gram for _, _, grams in found for gram in grams)
-    lengths = [len(words(text)) for _, text in benchmark]
-    common = common_in(len(training))
+    lengths, places = _telling(training, benchmark, n)
     matches: list[Match] = []
-    for name, text, grams in found:
+    for name, text in training:
         same = whole.get(normalise(text), [])
         matches += [Match(name, other, "exact", 1.0) for other in same]
         shared: dict[int, list[str]] = collections.defaultdict(list)
-        for gram in grams:
-            if times[gram] <= common:
-                for number in dict.fromkeys(number for number, _ in telling[gram]):
-                    shared[number].append(gram)
-        for number, both in shared.items():
-            covered = {first + i for g in both for at, first in telling[g] if at == number for i in range(n)}
+        for gram in dict.fromkeys(ngrams(text, n)):
+            for number in places.get(gram, ()):
+                shared[number].append(gram)
+        for number, grams in shared.items():
+            covered = {first + i for gram in grams for first in places[gram][number] for i in range(n)}
             share = len(covered) / lengths[number]
             if benchmark[number][0] not in same and share >= least_share:
-                matches.append(Match(name, benchmark[number][0], "ngram", share, both[0]))
+                matches.append(Match(name, benchmark[number][0], "ngram", share, grams[0]))
     return matches
+
+
+def _telling(training: Texts, benchmark: Texts, n: int) -> tuple[list[int], dict[str, dict[int, list[int]]]]:
+    """The words of each benchmark task, counted; and the n-grams that count -> task -> where they begin in it."""
+    phrases = [ngrams(text, PHRASE) for _, text in benchmark]
+    asked = collections.Counter(phrase for one in phrases for phrase in set(one))
+    trained = collections.Counter(p for _, text in training for p in asked.keys() & ngrams(text, PHRASE))
+    most_asked, most_trained = few(len(benchmark), 100), few(len(training), 1000)
+    common = {p for p in asked if asked[p] > most_asked or trained[p] > most_trained}
+    lengths: list[int] = []
+    places: dict[str, dict[int, list[int]]] = {}
+    for number, (_, text) in enumerate(benchmark):
+        lengths.append(len(words(text)))
+        own = [True] * lengths[-1]
+        for first, phrase in enumerate(phrases[number]):
+            if phrase in common:
+                own[first : first + PHRASE] = [False] * PHRASE
+        for first, gram in enumerate(ngrams(text, n)):
+            if sum(own[first : first + n]) >= LEAST_OWN and _says_something(gram):
+                places.setdefault(gram, {}).setdefault(number, []).append(first)
+    return lengths, places
 
 
 def _says_something(gram: str) -> bool:

@@ -87,10 +87,22 @@ def test_boilerplate_of_the_training_set_does_not_count(others, common):
     assert [m.kind for m in found([*copies, SENTENCE, *rest], [SENTENCE])] == ["exact"]
 
 
-def test_boilerplate_of_the_benchmark_does_not_count():
-    benchmark = [f"{i} {SENTENCE}" for i in range(overlap.COMMON_BENCHMARK + 1)]
-    assert found([SENTENCE + " how"], benchmark) == []
-    assert len(found([SENTENCE + " how"], benchmark[1:])) == overlap.COMMON_BENCHMARK
+@pytest.mark.parametrize("others, common", [(0, 2), (400, 4), (1_200, 10)])
+def test_boilerplate_of_the_benchmark_does_not_count(others, common):
+    rest = [f"task {i}" for i in range(others)]
+    benchmark = [f"{i} {SENTENCE}" for i in range(common + 1)]
+    assert found([SENTENCE + " how"], [*benchmark, *rest]) == []
+    assert len(found([SENTENCE + " how"], [*benchmark[1:], *rest])) == common
+
+
+def test_boilerplate_does_not_count_with_a_few_other_words_at_its_ends():
+    """ "... = m/n where m and n are relatively prime ..." differs from task to task at its ends only."""
+    phrase, more = " ".join(NAMES[:9]), NAMES[9:]
+    copies = [f"{i} {phrase} {i}" for i in range(3)]
+    six, seven = [" ".join([f"x{i}", *more[:6], phrase, f"y{i}"]) for i in range(2)], " ".join([*more[:7], phrase])
+    assert found([six[0], *copies], [six[1]]) == []
+    assert len(found([six[0]], [six[1]])) == 1
+    assert len(found([f"x {seven} x", *copies], [f"y {seven} y"])) == 1
 
 
 def test_a_phrase_repeated_in_one_task_is_no_boilerplate():
