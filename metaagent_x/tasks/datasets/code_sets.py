@@ -267,28 +267,30 @@ def livecodebench(row: Row) -> Pair:
     rllm's file joins the private tests of one problem to every row. Those of the wrong kind for a row are left out here
     (`metadata["foreign_tests"]` counts them), the others by `livecodebench_review`.
     """
-    rllm = row.has("tests")
     starter = row.optional_text("starter_code")
-    prompt = row.text("problem") if rllm else row.text("question_content")
     function = _livecodebench_function(row, starter)
-    kind = "call" if function else "stdin"
-    if rllm:
-        tests = _livecodebench_tests(row, "tests", row.values["tests"], function)
-        own = [test for test in tests if test["kind"] == kind]
-        shown = [test for test in own if _is_shown(test, prompt)][:PUBLIC_TESTS]
-        public, private = shown, [test for test in own if test not in shown]
-        foreign = len(tests) - len(own)
-    else:
-        public = _livecodebench_tests(row, "public_test_cases", _decoded(row, "public_test_cases"), function)
-        private = _livecodebench_tests(row, "private_test_cases", _decoded(row, "private_test_cases"), function)
-        if any(test["kind"] != kind for test in public + private):
-            names = f"names the function {function}" if function else "names no function"
-            raise row.error("metadata", f"{names}, which does not go with the testtype of all tests")
-        foreign = 0
     metadata = row.plain("platform", "difficulty", "contest_date", "contest_id", "question_title")
-    if rllm:
-        metadata["foreign_tests"] = foreign
-    if function:
+    if row.has("tests"):
+        prompt = row.text("problem")
+        tests = _livecodebench_tests(row, "tests", row.values["tests"], function)
+        kind = "call" if function else "stdin"
+        own = [test for test in tests if test["kind"] == kind]
+        metadata["foreign_tests"] = len(tests) - len(own)
+        public = [test for test in own if _is_shown(test, prompt)][:PUBLIC_TESTS]
+        private = [test for test in own if test not in public]
+    else:
+        prompt = row.text("question_content")
+        public, private = (
+            _livecodebench_tests(row, field, _decoded(row, field), function)
+            for field in ("public_test_cases", "private_test_cases")
+        )
+        kinds = {test["kind"] for test in public + private}
+        if len(kinds) > 1:
+            raise row.error("private_test_cases", "the tests are of two kinds, stdin and functional")
+        kind = kinds.pop() if kinds else ""
+        if kind == "call" and not function:
+            raise row.error("metadata", "names no function, nor does the starter code, but the tests are calls")
+    if kind == "call":
         prompt += ask_for(function, starter, container=_container(starter))
     return _pair(
         row, f"livecodebench/{row.ident('question_id')}", prompt, public, private, metadata, benchmark=True,
@@ -304,7 +306,7 @@ def _livecodebench_function(row: Row, starter: str) -> str:
         raise row.error("metadata", f"holds {type(metadata).__name__}, it must be an object")
     if name := (metadata or {}).get("func_name"):
         return _function_name(row, "metadata", name)
-    found = re.search(r"^\s*def\s+(\w+)\s*\(", starter, re.MULTILINE)
+    found = re.search(r"^\s*def\s+(?!__)(\w+)\s*\(", starter, re.MULTILINE)
     return found.group(1) if found else ""
 
 

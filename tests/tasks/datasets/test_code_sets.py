@@ -60,7 +60,14 @@ def inputs(tests):
 
 def test_apps_shows_at_most_two_tests_of_the_statement(write):
     question = "Add 3 numbers.\n-----Input-----\n1 2 3\n\n-----Input-----\n4 5 6  \n7\n-----Input-----\n8 8 8\n"
-    tests = [("3\n", "0\n"), ("1 2 3\n", "6\n"), ("4 5 6\n7\n", "22\n"), ("8 8 8", "24"), (["9", "9"], ["1", "8"])]
+    tests = [
+        ("3\n", "0\n"),
+        ("3\n", "1\n"),
+        ("1 2 3\n", "6\n"),
+        ("4 5 6\n7\n", "22\n"),
+        ("8 8 8", "24"),
+        (["9", "9"], ["1", "8"]),
+    ]
     ((task, rubric),) = load("apps", write(apps(tests, question)))
     assert inputs(task.public_tests) == ["1 2 3\n", "4 5 6\n7\n"] and task.prompt == question
     assert [(t["input"], t["output"]) for t in rubric.tests] == [("3\n", "0\n"), ("8 8 8", "24"), ("9\n9", "1\n8")]
@@ -189,6 +196,20 @@ def test_functional_rows_are_calls(write, metadata):
     assert starter.rstrip() in task.prompt
 
 
+def test_the_kind_of_a_row_is_that_of_its_tests(write):
+    """A stdin row may come with starter code; calls must name their function; two kinds in one row are an error."""
+    starter = "class Solution:\n    def __init__(self):\n        pass\n    def f(self, n):\n        "
+    stdin, call = case("1", "1"), case("1", "1", "functional")
+    ((task, rubric),) = load("livecodebench", write(livecodebench([stdin], starter_code=starter)))
+    assert task.prompt == "Question 1." and rubric.tests[0]["kind"] == "stdin"
+    ((_, rubric),) = load("livecodebench", write(livecodebench([call], starter_code=starter)))
+    assert rubric.tests[0]["entry_point"] == "f"
+    with pytest.raises(DatasetError, match="field 'metadata': names no function, nor does the starter code"):
+        load("livecodebench", write(livecodebench([call])))
+    with pytest.raises(DatasetError, match="field 'private_test_cases': the tests are of two kinds"):
+        load("livecodebench", write(livecodebench([stdin], [call], starter_code=starter)))
+
+
 def test_windows_platforms_and_releases(write, tmp_path):
     days = ["2024-12-31T00:00:00", "2025-01-01", "2025-05-01T10:00:00"]
     for number, day in enumerate(days, 4):
@@ -229,6 +250,7 @@ class Hostile:
         pickle.dumps(Hostile()), pickle.dumps(["x"]), pickle.dumps(b"x"), pickle.dumps(1), pickle.dumps(("a", "b")),
         pickle.dumps("x" * 1000)[:500], pickle.dumps("x")[:-1], b"", b"garbage", b"cos\nsystem\n(S'true'\ntR.",
         b"\x80\x04\x8d" + (1 << 62).to_bytes(8, "little") + b"x.", b"\x80\x04r\xff\xff\xff\x7f.",
+        b"\x80\x04\x8c\x01[\x8c\x01].",
     ],
 )  # fmt: skip
 def test_pickles_of_anything_but_one_text_are_refused(write, pickled):
@@ -335,6 +357,15 @@ def test_mbpp_in_its_sanitized_form(write):
     ((task, rubric),) = load("mbpp", write(row))
     assert inputs(rubric.tests) == ["import math\nassert math.isclose(area(2), 4)", "import math\nassert area(0) == 0"]
     assert task.prompt.startswith("Write function 20.") and rubric.tests[0]["entry_point"] == "area"
+
+
+def test_functions_of_the_setup_code_are_not_asked_for(write):
+    setup = "def tree(*values):\n    return values"
+    row = mbpp(
+        20, test_setup_code=setup, test_list=["assert tree(1) == depth(tree(1))", "assert tree() != depth(tree(1))"]
+    )
+    ((_, rubric),) = load("mbpp", write(row | {"code": ""}))
+    assert rubric.tests[0]["entry_point"] == "depth"
 
 
 def test_setup_code_stands_before_every_assertion(write):
