@@ -120,7 +120,10 @@ class PromptSet:
 
 
 MATH = "Put the final answer in \\boxed{}."
-CODE = "Write a complete Python 3 program that reads standard input and prints the answer, in a final ```python block."
+CODE = (
+    "Write a complete Python 3 program in a final ```python block. It reads standard input and prints the answer, unless "
+    "the problem asks for a function or a class: then it defines that."
+)
 
 STYLES = {
     "math": {

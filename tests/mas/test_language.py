@@ -3,11 +3,11 @@
 import pytest
 from mas_host import CODE, MATH, Host, program
 
-from metaagent_x.mas import Budget
+from metaagent_x.mas import Budget, tools
 from metaagent_x.mas.language import NAMES
 from metaagent_x.mas.prompts import FULL, TINY
 from metaagent_x.mas.tools import REFUSED, error_of
-from metaagent_x.sandbox import Program, Result, SandboxFailure
+from metaagent_x.sandbox import Program, Result, SandboxFailure, client
 
 RIGHT, WRONG = "so \\boxed{7}", "hence \\boxed{9}"
 
@@ -253,10 +253,13 @@ def test_the_line_that_says_why_a_program_ended(result, line):
 
 @pytest.mark.parametrize("script", ["run_python('print(1)')", "run_tests('print(1)')"])
 async def test_a_program_that_could_not_be_started_is_infrastructure(script, monkeypatch):
-    def no_process(*_, **__):
-        raise SandboxFailure("no memory to fork")
+    def scripts_alone(self, folder, fds, limits, entry="", **more):
+        if not entry:
+            raise SandboxFailure("no memory to fork")
+        return submit(self, folder, fds, limits, entry, **more)
 
-    monkeypatch.setattr(Program, "run", no_process)
+    submit = client.Zygote.submit
+    monkeypatch.setattr(client.Zygote, "submit", scripts_alone)
     e = await Host(lambda r: RIGHT).run("solver()(task)\n" + script, CODE)
     assert e.status == "void" and "no memory to fork" in e.reason
 
@@ -264,6 +267,7 @@ async def test_a_program_that_could_not_be_started_is_infrastructure(script, mon
 async def test_a_program_that_the_sandbox_ended_is_told_to_the_script(monkeypatch):
     refused = Result("so far", "PermissionError: [Errno 1] no", "refused", 1)
     monkeypatch.setattr(Program, "run", lambda *a, **k: refused)
+    monkeypatch.setattr(tools, "run_python", lambda *a, **k: refused)
     e = await Host(lambda r: RIGHT).run("run_python('x')\nrun_tests('x')\nanswer = solver()(task)", CODE)
     assert e.status == "ok" and [t.status for t in e.tools] == ["refused", "error"]
     assert e.tools[0].output == f"error: PermissionError: [Errno 1] no: {REFUSED}\noutput so far:\nso far"
