@@ -121,8 +121,8 @@ class PromptSet:
 
 MATH = "Put the final answer in \\boxed{}."
 CODE = (
-    "Write a complete Python 3 program in a final ```python block. It reads standard input and prints the answer, unless "
-    "the problem asks for a function or a class: then it defines that."
+    "Write a complete Python 3 program in a final ```python block. It reads standard input and prints the answer, "
+    "unless the problem asks for a function or a class: then it defines that."
 )
 
 STYLES = {
