@@ -42,11 +42,11 @@ def test_a_task_id_counts_once(write):
     assert found.tasks == 2 and found.dropped["id of an earlier row"]["rows"] == 1
 
 
-def test_golds_that_are_not_right_themselves_are_found():
-    """An unbalanced brace: no box can hold the gold. (EleutherAI/lm-evaluation-harness#3475)"""
-    rubrics = [Rubric("good", "math", gold=("7", "C")), Rubric("bad", "math", gold=("\\frac{1}{2}}{",))]
-    found = check.grade_golds(rubrics)
-    assert found["graded"] == 2 and found["failed"] == [{"id": "bad", "gold": "\\frac{1}{2}}{"}]
+@pytest.mark.parametrize("gold", ["\\frac{1}{2}}{", "{", "}"])
+def test_golds_that_are_not_right_themselves_are_found(gold):
+    """Unbalanced braces: no box can hold such a gold. (EleutherAI/lm-evaluation-harness#3475)"""
+    found = check.grade_golds([Rubric("good", "math", gold=("7", "C")), Rubric("bad", "math", gold=(gold,))])
+    assert found["graded"] == 2 and found["failed"] == [{"id": "bad", "gold": gold}]
     assert found["next_integer"] == {"graded": 1, "accepted": []}
 
 

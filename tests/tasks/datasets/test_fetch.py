@@ -238,6 +238,12 @@ def test_a_cut_connection_goes_on_where_it_ended(hub, tmp_path):
     assert (tmp_path / "math500" / "test.jsonl").read_bytes() == content
 
 
+def test_a_line_that_breaks_often_but_moves_on_is_not_given_up(hub, tmp_path):
+    hub.faults = [cut] * (fetching.ATTEMPTS + 3)
+    get(hub, tmp_path)
+    assert (tmp_path / "math500" / "test.jsonl").read_bytes() == hub.commits[hub.commit]["test.jsonl"]
+
+
 def test_a_line_that_always_breaks_is_given_up_and_resumed_by_the_next_command(hub, tmp_path):
     hub.faults = [cut] + [status(503)] * fetching.ATTEMPTS
     with pytest.raises(FetchError, match=r"resolve/.*/test.jsonl: answers 503, 5 times in a row"):
@@ -256,6 +262,7 @@ def test_a_line_that_always_breaks_is_given_up_and_resumed_by_the_next_command(h
 def test_a_server_without_ranges_starts_over(hub, tmp_path):
     hub.faults = [cut, lambda request, content: send(request, 200, content) or True]
     get(hub, tmp_path)
+    assert len(hub.downloads) == 2
     assert (tmp_path / "math500" / "test.jsonl").read_bytes() == hub.commits[hub.commit]["test.jsonl"]
 
 
@@ -327,6 +334,15 @@ def test_another_commit_is_refused_unless_asked_for(hub, tmp_path):
     record, fetched = get(hub, tmp_path, revision="main", update=True)
     assert record.revision == B and fetched == ["test.jsonl"]
     assert len(datasets.load("math500", str(tmp_path / "math500"))) == 4
+
+
+def test_an_update_leaves_no_file_of_the_old_commit(hub, tmp_path):
+    hub.repo = DATASETS["gsm8k"].hub.repo
+    hub.commits |= {c: {f"main/{s}-{c[0]}.parquet": b"same" for s in ("train", "test")} for c in (A, B)}
+    get(hub, tmp_path, "gsm8k", revision=A)
+    record, _ = get(hub, tmp_path, "gsm8k", revision=B, update=True)
+    files = sorted(f.relative_to(tmp_path / "gsm8k").as_posix() for f in (tmp_path / "gsm8k").rglob("*.parquet"))
+    assert files == sorted(record.files) == ["main/test-b.parquet", "main/train-b.parquet"]
 
 
 def test_an_interrupted_update_leaves_the_old_commit_usable(hub, tmp_path):
