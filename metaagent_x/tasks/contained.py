@@ -11,15 +11,28 @@ an object that is equal to everything arrives as a harmless one or not at all.
 
 from __future__ import annotations
 
+import bisect
 import builtins
+import collections
+import copy
+import datetime
 import decimal
 import fractions
+import functools
+import heapq
+import itertools
 import json
 import linecache
+import math
+import operator
 import os
+import random
+import re
+import string
 import sys
 import traceback
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +45,8 @@ RECURSION = 50_000  # contest graders allow deep recursion
 
 # Bound before a called program runs, as the graders of such tests do: starter code says `List[int]`, no import.
 HELPFUL = (
-    "bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator",
-    "random", "re", "string", "sys", "typing",
+    bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys,
+    typing,
 )  # fmt: skip
 
 
@@ -129,15 +142,14 @@ def _load(program: str, names: dict[str, Any]) -> types.ModuleType:
     return module
 
 
-def _helpful() -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    for name in HELPFUL:
-        module = __import__(name)
-        public = getattr(module, "__all__", None) or [word for word in vars(module) if not word.startswith("_")]
-        names.update({word: vars(module)[word] for word in public if word in vars(module)})
-    return {word: value for word, value in names.items() if not hasattr(builtins, word)} | {
-        name: sys.modules[name] for name in HELPFUL
-    }
+def _helpful(program: str) -> dict[str, Any]:
+    """Those of the helpful names that stand in the program: to bind all of them takes longer than most calls."""
+    names: dict[str, Any] = {module.__name__: module for module in HELPFUL}
+    for word in set(re.findall(r"[A-Za-z]\w*", program)) - names.keys():
+        for module in HELPFUL:
+            if word in getattr(module, "__all__", vars(module)) and not hasattr(builtins, word):
+                names[word] = getattr(module, word)
+    return names
 
 
 def _find(module: types.ModuleType, entry_point: str) -> Callable[..., Any]:
@@ -176,7 +188,7 @@ def call(program: str) -> None:
     asked = json.loads(sys.stdin.buffer.read())
     sys.setrecursionlimit(RECURSION)
     try:
-        value = _find(_load(program, _helpful()), asked["entry_point"])(*decode(asked["arguments"]))
+        value = _find(_load(program, _helpful(program)), asked["entry_point"])(*decode(asked["arguments"]))
         try:
             said = json.dumps({"value": encode(value)})
         except NotPlain as problem:
@@ -332,13 +344,16 @@ def _used(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def check(source: str, entry_point: str) -> None:
+def check() -> None:
     """Runs tests on the program at the other end of standard input; writes the verdict as JSON. Never returns.
 
-    The names that the tests use and do not define come from the program; no builtin and no module does.
+    The first line read is of the host: `{"source", "entry_point"}`. All others are the program's. The names
+    that the tests use and do not define come from the program; no builtin and no module does.
     """
     verdicts, line = os.dup(1), Line(os.dup(0))
     os.dup2(2, 1)
+    asked = json.loads(line.reader.readline())
+    source, entry_point = asked["source"], asked["entry_point"]
     linecache.cache[TESTS] = (len(source), None, source.splitlines(keepends=True), TESTS)
     status, detail = "passed", ""
     try:
@@ -350,7 +365,7 @@ def check(source: str, entry_point: str) -> None:
         for name in used.intersection(given):
             if not hasattr(builtins, name) and not name.startswith("__"):
                 scope[name] = line.ask("get", 0, name)
-        scope.update({name: __import__(name) for name in used.intersection(HELPFUL)})
+        scope.update({module.__name__: module for module in HELPFUL if module.__name__ in used})
         exec(code, scope)
     except Ended:
         status, detail = "error", "the program ended before its tests did"

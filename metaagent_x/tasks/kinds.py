@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import inspect
 import json
-import marshal
 import re
 import socket
 import threading
@@ -27,7 +26,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from metaagent_x.sandbox import Limits, Program, Result
+from metaagent_x.sandbox import Limits, Program, Result, SandboxFailure
 from metaagent_x.tasks import contained
 from metaagent_x.tasks.compare import Checker, output_difference, same_output, same_value
 
@@ -40,9 +39,7 @@ _NAME = "<test>"
 # Tests have odd escapes ("\d"); that is nothing to tell our user.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=_NAME)
 warnings.filterwarnings("ignore", category=DeprecationWarning, module=_NAME)
-# Compiled once here, for the same interpreter there.
-_COMPILED = compile(inspect.getsource(contained), "<judge>", "exec", dont_inherit=True, optimize=2)
-_CONTAINED = f"import marshal\nexec(marshal.loads({marshal.dumps(_COMPILED)!r}))"
+_CONTAINED = inspect.getsource(contained)
 
 
 class UnsupportedTest(ValueError):
@@ -202,9 +199,10 @@ class Runner:
 
     def _assert(self, test: Mapping[str, Any]) -> TestResult:
         program = self._program(f"{_CONTAINED}\nserve({self.program!r})\n", self.limits)
-        asserting = f"{_CONTAINED}\ncheck({test['input']!r}, {test['entry_point']!r})\n"
         limits = dataclasses.replace(self.limits, wall_s=2 * self.limits.wall_s, memory_mb=TEST_MEMORY_MB)
-        of_program, of_test = _both(program, Program(asserting, limits=limits))
+        asserting = self._program(f"{_CONTAINED}\ncheck()\n", limits)
+        asked = json.dumps({"source": test["input"], "entry_point": test["entry_point"]})
+        of_program, of_test = _both(program, asserting, asked)
         said = json.loads(of_test.stdout) if of_test.status == "ok" else None
         if said and said["status"] == "passed":
             if not said["asked"]:
@@ -221,14 +219,20 @@ class Runner:
         return TestResult(status, head_and_tail(detail, GOT_CHARS), head_and_tail(said["got"], GOT_CHARS))
 
 
-def _both(program: Program, asserting: Program) -> tuple[Result, Result]:
-    """Runs two programs whose standard inputs are the ends of one line. Whoever ends first hangs up."""
+def _both(program: Program, asserting: Program, asked: str) -> tuple[Result, Result]:
+    """Runs two programs whose standard inputs are the ends of one line. Whoever ends first hangs up.
+
+    What is asked of the second stands in its end of the line before the first begins, which cannot read it there.
+    """
     ours, theirs = socket.socketpair()
     ending: list[Result | BaseException] = []
 
     def run() -> None:
         try:
+            theirs.sendall(asked.encode() + b"\n")
             ending.append(program.run(theirs.fileno()))
+        except OSError as problem:
+            ending.append(SandboxFailure(f"the process of an assert test cannot be told its test: {problem}"))
         except BaseException as problem:
             ending.append(problem)
         finally:
@@ -237,8 +241,7 @@ def _both(program: Program, asserting: Program) -> tuple[Result, Result]:
     thread = threading.Thread(target=run, name="program under assertions")
     thread.start()
     try:
-        with asserting:
-            of_test = asserting.run(ours.fileno())
+        of_test = asserting.run(ours.fileno())
     finally:
         ours.close()
         thread.join()
