@@ -15,6 +15,7 @@ from metaagent_x.mas.records import Budget
 from metaagent_x.rollout.collect import chat_for
 from metaagent_x.tasks import datasets, families, splits
 from metaagent_x.tasks.datasets import DatasetError, Pairs
+from metaagent_x.tasks.datasets.overlap import normalise
 from metaagent_x.tasks.mixture import Mixture, fingerprint
 from metaagent_x.tasks.task import Task
 
@@ -186,10 +187,10 @@ def _leave_out_long(sets: Sequence[_Set], config: Settings) -> None:
 
 
 def _leave_out_asked(train: Sequence[_Set], others: Sequence[Pairs]) -> None:
-    asked = {splits.question(task) for pairs in others for task, _ in pairs}
+    asked = {normalise(task.prompt) for pairs in others for task, _ in pairs}
     for s in train:
         if asked and not s.generated:  # generated splits are disjoint as they are made
-            kept = _without(s.pairs, lambda _, task: splits.question(task) in asked)
+            kept = _without(s.pairs, lambda _, task: normalise(task.prompt) in asked)
             s.dropped[DUPLICATE] += len(s.pairs) - len(kept)
             s.dropped, s.pairs = +s.dropped, kept
             if not kept:

@@ -7,7 +7,6 @@ import re
 from pathlib import PurePath
 
 from metaagent_x.tasks.datasets import parse
-from metaagent_x.tasks.task import Task
 
 BENCHMARKS = frozenset(
     {"aime24", "aime25", "olympiadbench", "amc23", "math500", "livecodebench", "humaneval", "mbpp"}
@@ -27,11 +26,6 @@ def held_out(task_id: str, share: float) -> bool:
     No seed, order or further row moves a task to the other side, and a larger share only adds tasks.
     """
     return place(task_id) < share
-
-
-def question(task: Task) -> str:
-    """What is asked, without case and spacing: equal for one question under two ids."""
-    return " ".join(task.prompt.casefold().split())
 
 
 def benchmark(name: str, path: str = "") -> str:

@@ -3,7 +3,6 @@
 import pytest
 
 from metaagent_x.tasks import splits
-from metaagent_x.tasks.task import Task
 
 HELD_OUT = [f"polaris/{i}" for i in (39, 58, 160, 249, 268, 323, 365, 420, 518, 572, 595, 635, 640, 645, 970, 982, 991)]
 IDS = [f"polaris/{i}" for i in range(20_000)]
@@ -23,11 +22,6 @@ def test_a_larger_share_only_adds_tasks_and_none_holds_nothing():
 def test_the_split_is_the_same_in_every_version():
     """Runs are compared on it: a change of the hash would move tasks from training to validation and back."""
     assert [i for i in IDS[:1000] if splits.held_out(i, 0.01)] == HELD_OUT
-
-
-def test_one_question_under_two_ids_is_one_question():
-    a, b = (Task(i, "math", prompt) for i, prompt in (("a", "What is\n 1 + 1?"), ("b", " what is 1 + 1? ")))
-    assert splits.question(a) == splits.question(b) != splits.question(Task("c", "math", "What is 1 + 2?"))
 
 
 @pytest.mark.parametrize(
