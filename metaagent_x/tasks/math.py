@@ -120,7 +120,7 @@ _WHOLE_STYLED = re.compile(_STYLE + r"\s*\{([^{}]*)\}")
 _JOINED = re.compile(rf"\s*,?\s*(?:{_STYLE}\{{,?\s*(or|and)\s*\}}|(?<!\\)\b(or|and)\b)\s*")
 # Upright letters. m, s, g, h and l behind a value are units.
 _LETTER_STYLED = re.compile(_STYLE + r"\s*(?:\{\s*([^\W\d_msghlL])\s*\}|\s+([^\W\d_msghlL])(?!\w))")
-_LABEL = re.compile(r"\(?([A-J])\)?[.:]?|\(([A-J])\)[.:]?\s*\S.*")
+_LABEL = re.compile(r"\(?([A-J])\)?[.:]?|\(([A-J])\)(?:[.:]|\s|(?=[\\$0-9])).*")
 _OTHER_LABEL = re.compile(r"(?<![A-Za-z\\])[A-J](?![A-Za-z])|\b(?:or|and|not|nor|any|all|both)\b", re.IGNORECASE)
 _GLUED = re.compile(_STYLE + r"\s*\{\s*\(?([A-J])\)?[.:]?\s*\\?\s*\}\s*(.*)", re.DOTALL)
 _DROPPED = re.compile(r"\\(?:left|right|displaystyle|textstyle|[bB]igg?[lr]?)(?![A-Za-z])|\\!")

@@ -106,6 +106,7 @@ _APPROX = re.compile(r"\\approx(?![A-Za-z])|≈")
 _SIGN = re.compile(r"<|>|=|\\(?:le|ge|ne)(?![A-Za-z])")
 _BOTH_SIGNS = re.compile(r"(\\pm|\\mp) ?(?![A-Za-z])")
 MAX_BOTH_SIGNS = 4  # sixteen values
+_SUCH_THAT = re.compile(r"\\mid(?![A-Za-z])|[|:]")
 _COLON = re.compile(":")
 _ROWS = re.compile(r"\\\\")
 _CELLS = re.compile("&")
@@ -113,6 +114,7 @@ _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\
 _STEP = re.compile(r"\\[{}]|\\\\|\\[A-Za-z]+|.", re.DOTALL)
 _OPEN = {"(", "[", "{", r"\{", r"\langle", r"\begin"}
 _CLOSE = {")", "]", "}", r"\}", r"\rangle", r"\end"}
+_OF_TUPLES = {("(", ")"), ("[", "]"), (r"\langle", r"\rangle")}
 _FLIPPED = {">": "<", r"\ge": r"\le"}
 _LETTER = r"(?:\\?[A-Za-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|varphi|rho|sigma|tau))"
 _SIMPLE_NAME = rf"{_LETTER}'*(?:_(?:[0-9A-Za-z]|\{{[0-9A-Za-z]+\}}))?"
@@ -125,36 +127,26 @@ _EMPTY = re.compile(r"\\emptyset|\\varnothing|\\\{\\\}|no (?:real )?solutions?|(
 _INFINITE = re.compile(r"([+-]?)(?:\\infty|infinity|inf)")
 
 
-def _cut(text: str, at: re.Pattern[str]) -> list[str]:
-    """The text cut where `at` matches outside all brackets."""
+def _pieces(text: str, at: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The text cut where `at` matches outside all brackets, and what was cut out."""
     if not at.search(text):
-        return [text.strip()]
-    if not at.search(text):
-        return [text.strip()]
-    parts, depth, start, position = [], 0, 0, 0
+        return [text.strip()], []
+    parts, marks, depth, start, position = [], [], 0, 0, 0
     while position < len(text):
         if depth == 0 and (match := at.match(text, position)):
             parts.append(text[start : match.start()].strip())
+            marks.append(match.group())
             start = position = match.end()
             continue
         step = _STEP.match(text, position)
         assert step is not None
         depth += (step.group() in _OPEN) - (step.group() in _CLOSE)
         position = step.end()
-    return [*parts, text[start:].strip()]
+    return [*parts, text[start:].strip()], marks
 
 
-def _signs(text: str) -> tuple[list[str], list[str]]:
-    """Relation signs outside brackets, and what stands between them."""
-    sides = _cut(text, _SIGN)
-    signs, at = [], 0
-    for side in sides[:-1]:
-        at = text.index(side, at) + len(side) if side else at
-        match = _SIGN.search(text, at)
-        assert match is not None
-        signs.append(match.group())
-        at = match.end()
-    return signs, sides
+def _cut(text: str, at: re.Pattern[str]) -> list[str]:
+    return _pieces(text, at)[0]
 
 
 def _inside(text: str) -> tuple[str, str, str] | None:
@@ -197,7 +189,7 @@ def parse(text: str) -> Form:
         return _without(parse(parts[0]), parse(parts[1])) or Atom(text)
     if 1 <= len(_BOTH_SIGNS.findall(text)) <= MAX_BOTH_SIGNS:
         return _group(_with_signs(text))
-    signs, sides = _signs(text)
+    sides, signs = _pieces(text, _SIGN)
     if signs:
         return _relation(signs, sides) if all(sides) else Atom(text)
     if matrix := _MATRIX.fullmatch(text):
@@ -301,6 +293,9 @@ def _equation(sides: list[str]) -> Form:
 
 def _bracketed(text: str, left: str, content: str, right: str) -> Form:
     if (left, right) in ((r"\{", r"\}"), ("{", "}")):
+        head, *condition = _cut(content, _SUCH_THAT)
+        if len(condition) == 1 and _NAME.fullmatch(_cut(head, _MEMBER)[0]):
+            return parse(condition[0])
         return _group(_cut(content, _ANY_COMMA), bare=False) if content else NOTHING
     parts = _cut(content, _ANY_COMMA)
     if len(parts) == 1 and (left, right) == ("(", ")"):
@@ -337,9 +332,7 @@ def _equal(a: Form, g: Form, same: Compare) -> bool | None:
     if isinstance(a, Named) or isinstance(g, Named):
         return _equal_named(a, g, same)
     if isinstance(a, Group) and a.bare and isinstance(g, Row):
-        return (
-            _each(a.parts, g.parts, same) if len(g.parts) > 2 or (g.left == "(" == g.left and g.right == ")") else False
-        )
+        return _each(a.parts, g.parts, same) if (g.left, g.right) in _OF_TUPLES and g.left != "[" else False
     if isinstance(a, Group) or isinstance(g, Group):
         left, right = (form.parts if isinstance(form, Group) else (form,) for form in (a, g))
         if (len(_names(left)) > 1) != (len(_names(right)) > 1):  # x = 1, y = 2 is not 1, 2
@@ -355,8 +348,9 @@ def _equal(a: Form, g: Form, same: Compare) -> bool | None:
     if isinstance(g, Matrix) and isinstance(a, Row):
         g = _column(g)
     if isinstance(a, Row) and isinstance(g, Row):
-        brackets = len(g.parts) > 2 or (a.left, a.right) == (g.left, g.right) or {a.left, g.left} == {"(", r"\langle"}
-        return _each(a.parts, g.parts, same) if brackets else False
+        tuples = all((form.left, form.right) in _OF_TUPLES for form in (a, g))
+        same_brackets = (a.left, a.right) == (g.left, g.right) or {a.left, g.left} == {"(", r"\langle"}
+        return _each(a.parts, g.parts, same) if same_brackets or (tuples and len(g.parts) > 2) else False
     if isinstance(a, Matrix) and isinstance(g, Matrix):
         if len(a.rows) != len(g.rows):
             return False
@@ -444,6 +438,7 @@ def _equal_ratio(a: Form, g: Form, same: Compare) -> bool | None:
 
 _BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]+))")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .'-]*")
+_TEXT = re.compile(r"\\(?:text|mbox)")
 _SEVERAL_POINTS = re.compile(r"\.\s*[0-9]*\s*\.")  # versions, addresses, dates: 0.0.0.1 is not 0
 _APART = re.compile(r"[+-]?[0-9.]+(?: [0-9.]+)+")  # "1 2" is not 3
 _FUNCTIONS = {
@@ -461,6 +456,8 @@ def _equal_atoms(a: str, g: str, same: Compare) -> bool | None:
     (a, unit), (g, wanted) = math_units.split(a, trusted=False), math_units.split(g, trusted=True)
     if unit and wanted and unit != wanted:
         return False
+    if _TEXT.search(a) or _TEXT.search(g):  # words that are no unit; math-verify would skip them
+        return a == g
     if (verdict := _same_in_base(a, g)) is not None:
         return verdict
     x, y = _INFINITE.fullmatch(a), _INFINITE.fullmatch(g)

@@ -24,7 +24,7 @@ import time
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 START = "import sys; sys.path.insert(0, {root!r}); from metaagent_x.tasks.math_worker import main; main({cpu}, {mb})"
 WORKERS = max(2, min(16, (os.cpu_count() or 2) // 2))
-CPU_S = 4.0  # of one comparison; queue and load do not count
+CPU_S = 2.0  # of one comparison; queue and load do not count
 WALL_S = 20.0  # of one comparison, from request to reply
 START_S = 120.0  # importing sympy takes a second, or a minute on a cold disk
 MEMORY_MB = 2048

@@ -1,4 +1,4 @@
-"""Labelled pairs of answers: verdicts by hand, from the mathematics and the policies stated in `metaagent_x.tasks.math`.
+"""Labelled pairs of answers: verdicts by hand, from the mathematics and the policies that `tasks.math` states.
 
 Golds have the forms that occur in Polaris, MATH-500 and OlympiadBench; answers are spellings of them, near misses,
 hedges and garbage.
