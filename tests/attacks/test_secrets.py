@@ -18,7 +18,7 @@ from metaagent_x import config as settings
 from metaagent_x.mas import lint, parse_completion
 from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.scripted import ScriptedEngine
-from metaagent_x.sandbox import client, session
+from metaagent_x.sandbox import client, python, session
 from metaagent_x.tasks import code
 from metaagent_x.tasks.grader import Grader
 from metaagent_x.tasks.task import Rubric, Task
@@ -55,15 +55,20 @@ def code_task() -> tuple[Task, Rubric]:
 def crossed(monkeypatch):
     """Everything that is handed to the sandbox, as text, one entry a hand-over; programs of the grader apart."""
     crossed: dict[str, list[str]] = {"script": [], "program": []}
-    submit, send = client.Zygote.submit, session.Session.send
+    submit, send, rerun = client.Zygote.submit, session.Session.send, python._Nest.run
 
     def submitted(self, folder, fds, limits, entry="", **more):
-        files = [os.pread(fd, 1 << 24, 0).decode() for fd in ([] if entry else fds)]
+        texts = [] if entry else fds[1:] if more.get("nest") else fds  # the first of a nest is its line
+        files = [os.pread(fd, 1 << 24, 0).decode() for fd in texts]
         about = [folder, str(os.listdir(folder)), repr(limits), entry, repr(more)]
         report = submit(self, folder, fds, limits, entry, **more)
         if report is not None:  # else it is busy and asked again
             crossed["script" if entry else "program"].append("\n".join([*about, *files]))
         return report
+
+    def run(self, stdin, stdout):
+        crossed["program"].append(str(stdin))
+        return rerun(self, stdin, stdout)
 
     async def sent(self, message):
         crossed["script"].append(json.dumps(message))
@@ -71,6 +76,7 @@ def crossed(monkeypatch):
 
     monkeypatch.setattr(client.Zygote, "submit", submitted)
     monkeypatch.setattr(session.Session, "send", sent)
+    monkeypatch.setattr(python._Nest, "run", run)
     return crossed
 
 
