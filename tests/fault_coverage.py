@@ -24,7 +24,6 @@ NOT_DUE: dict[str, tuple[str, str]] = {
     "many devices": ("layouts and accelerator memory come with the larger models", "F094 F096"),
     "checkpoints under failure": ("a killed writer and a diverged state", "F099 F111"),
     "programs called by a test": ("stdin tests only so far", "F137"),
-    "data sets beyond the three of training": ("checksums and gold audits come with the benchmarks", "F145 F146 F148"),
     "comparing systems": ("no baselines yet", "B009"),
     "engines behind a server": ("no HTTP client yet", "B044"),
 }
