@@ -120,7 +120,7 @@ def fetch(
       endpoint: of the hub; "": HF_ENDPOINT, else the public one.
 
     Returns:
-      The record, and the paths that were downloaded, wholly or in part.
+      The record, and the paths that it did not vouch for before: fetched, or found whole.
 
     Raises:
       DatasetError: unknown split, nothing there, no access, or the folder has another commit.
