@@ -52,7 +52,7 @@ def test_the_held_out_part_validates_and_is_never_trained_on(tmp_path):
     assert 20 < len(dev) < 60 and dev == {i for i in map("polaris/{}".format, range(200)) if splits.held_out(i, 0.2)}
     assert trained(pools) == {f"polaris/{i}" for i in range(200)} - dev
     (origin,) = pools.origins
-    assert (origin.read, origin.dev, origin.tasks) == (200, len(dev), 200 - len(dev))
+    assert (origin.read, origin.dev, origin.tasks, origin.dropped) == (200, len(dev), 200 - len(dev), {})
 
 
 def test_dev_tasks_stay_the_same_with_another_seed_further_rows_and_another_size(tmp_path):
