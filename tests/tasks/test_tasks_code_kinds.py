@@ -140,6 +140,7 @@ TREES = "class Node:\n    def __init__(self, v): self.v = v; self.left = self.ri
         ("def g(x): return 1", "assert f(0) == 2", "error"),
         ("f = 1", "assert f(0) == 1", "wrong_answer"),
         ("f = str", "assert f(1) == '1'", "passed"),
+        ("class F(dict):\n    __call__ = lambda self, x: x\nf = F()", "assert f(1) == 1", "passed"),
     ],
 )  # fmt: skip
 def test_assertions(program, source, status):
