@@ -34,7 +34,7 @@ ENVIRONMENT = {
 START_S = 60.0  # importing on a cold disk
 START = (
     "import sys; sys.path.insert(0, {root!r}); from metaagent_x.sandbox.zygote import main; "
-    "main({fd}, {folder!r}, {mode!r}, {lean})"
+    "main({fd}, {folder!r}, {mode!r}, {driver!r})"
 )
 
 
@@ -45,8 +45,11 @@ class Zygote:
       mode: "strict" or "process". layers: what contains its runs, in words.
     """
 
-    def __init__(self, mode: str = "strict", lean: bool = False) -> None:
+    def __init__(self, mode: str = "strict", driver: str | None = None) -> None:
         """Starts the process and waits for its first message.
+
+        Args:
+          driver: see `zygote`.
 
         Raises:
           SandboxRefused: mode is "strict" and this machine cannot contain what it must.
@@ -58,7 +61,7 @@ class Zygote:
         self.folder = tempfile.mkdtemp(prefix="metaagent_x-")
         self.owner, self.count, self.lock, self.lost = os.getpid(), 0, threading.Lock(), False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, PACKETS)
-        start = START.format(root=ROOT, fd=theirs.fileno(), folder=self.folder, mode=mode, lean=lean)
+        start = START.format(root=ROOT, fd=theirs.fileno(), folder=self.folder, mode=mode, driver=driver)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-s", "-c", start], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -105,14 +108,15 @@ class Zygote:
         return path
 
     def submit(
-        self, folder: str, fds: Sequence[int], limits: Limits, entry: str = "", nest: bool = False
+        self, folder: str, fds: Sequence[int], limits: Limits, entry: str = "", nest: str | None = None
     ) -> socket.socket | None:
         """Hands over one job.
 
         Args:
           folder: working directory of the child. fds: become 3, 4, ... there. limits: its limits.
           entry: "module:function" called with 3; "" runs the program of fd 3.
-          nest: start a nest (`nest.py`) instead, on the line of fd 3 for the program of fd 4.
+          nest: start a nest (`nest.py`) instead, on the line of fd 3 for the program of fd 4; the function of the
+            driver that is to run it, or "".
 
         Returns:
           The socket on which the zygote will report the end, or None if its queue is full at the moment.
@@ -126,8 +130,8 @@ class Zygote:
         }  # fmt: skip
         if entry:
             job["entry"] = entry
-        if nest:
-            job["nest"] = True
+        if nest is not None:
+            job["nest"] = nest
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -158,7 +162,7 @@ class Zygote:
 
 MODES = ("strict", "process")
 _lock = threading.Lock()
-_current: dict[bool, Zygote] = {}
+_current: dict[str | None, Zygote] = {}
 _mode = "strict"
 
 
@@ -180,16 +184,21 @@ def use(mode: str) -> list[str]:
     return zygote().layers
 
 
-def zygote(*, lean: bool = False) -> Zygote:
-    """A living zygote of this process; started at the first use and again after a death. `lean`: the one for nests."""
+def zygote(driver: str | None = None) -> Zygote:
+    """A living zygote of this process; started at the first use and again after a death.
+
+    Args:
+      driver: None: the one for scripts and single runs. Else one for nests: the module whose functions run their
+        programs, or "". It may import the standard library alone.
+    """
     with _lock:
-        old = _current.get(lean)
+        old = _current.get(driver)
         if old is None or not old.alive():
             if old is not None:
-                del _current[lean]
+                del _current[driver]
                 old.close()
-            _current[lean] = Zygote(_mode, lean)
-        return _current[lean]
+            _current[driver] = Zygote(_mode, driver)
+        return _current[driver]
 
 
 def close() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -25,7 +26,7 @@ import signal
 import socket
 import time
 import types
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from metaagent_x.sandbox import folders, program
 from metaagent_x.sandbox.containment import Containment
@@ -35,17 +36,25 @@ from metaagent_x.sandbox.watch import Run
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_MS = 1  # between looks for the end of a run, where it cannot be waited for
 
+Driver = Callable[
+    [str, types.CodeType | str], object
+]  # gets the program as source, and as code if it could be compiled
+
 
 class Nest:
     """Made in the process that the zygote has forked and put apart, with its limits on."""
 
-    def __init__(self, job: dict, containment: Containment | None, fds: list[int], modules: Collection[str]):
+    def __init__(
+        self, job: dict, containment: Containment | None, fds: list[int], modules: Collection[str],
+        driver: Driver | None,
+    ):  # fmt: skip
         """
         Args:
           job: the host's. fds: the host's line; the program, stdin, stdout, stderr; the rulesets of `prepare_files`.
           modules: those of the standard library that may be imported here if the program names them.
+          driver: what runs the program, in place of the interpreter.
         """
-        self.modules = frozenset(modules)
+        self.modules, self.driver = frozenset(modules), driver
         line, code, *files = fds[:5]
         self.job, self.containment, self.rulesets = job, containment, fds[5:]
         self.line = socket.socket(fileno=line)
@@ -120,7 +129,10 @@ class Nest:
                 self.containment.leave_nest(self.rulesets)
             os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
             self.line.detach()
-            code = program.execute(self.program)
+            if self.driver is None:
+                code = program.execute(self.program)
+            else:
+                code = program.execute(functools.partial(self.driver, self.source, self.program))
         finally:
             os._exit(code)
 

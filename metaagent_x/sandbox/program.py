@@ -15,6 +15,7 @@ import sys
 import traceback
 import types
 import warnings
+from collections.abc import Callable
 
 NAME = "main.py"
 TRACEBACK_CHARS = 8000
@@ -71,8 +72,8 @@ def prepare(source: str) -> None:
     atexit._clear()
 
 
-def execute(program: types.CodeType | str) -> int:
-    """Runs a prepared program, as source or as code, on descriptors 0, 1 and 2. Returns the exit code."""
+def execute(program: types.CodeType | str | Callable[[], object]) -> int:
+    """Runs a prepared program on descriptors 0, 1 and 2: source, code, or what to call. Returns the exit code."""
     if "random" in sys.modules:
         sys.modules["random"].seed(0)
     main = types.ModuleType("__main__")
@@ -86,10 +87,12 @@ def _text_file(fd: int, mode: str, errors: str) -> io.TextIOWrapper:
     return open(fd, mode, 1, encoding="utf-8", errors=errors, closefd=False)  # type: ignore[return-value]
 
 
-def _run(program: types.CodeType | str, scope: dict) -> int:
+def _run(program: types.CodeType | str | Callable[[], object], scope: dict) -> int:
     code = 0
     try:
-        exec(compile(program, NAME, "exec", dont_inherit=True) if isinstance(program, str) else program, scope)
+        if isinstance(program, str):
+            program = compile(program, NAME, "exec", dont_inherit=True)
+        exec(program, scope) if isinstance(program, types.CodeType) else program()
     except SystemExit as end:
         code = _exit_code(end)
     except MemoryError:

@@ -25,9 +25,14 @@ class Program:
     use it in a `with` statement.
     """
 
-    def __init__(self, code: str, *, limits: Limits | None = None):
-        """Args: as of `run_python`; the limits are those of each run."""
-        self.code, self.limits = code, limits or Limits()
+    def __init__(self, code: str, *, limits: Limits | None = None, driver: str = ":"):
+        """
+        Args:
+          code, limits: as of `run_python`; the limits are those of each run.
+          driver: "module:function" that runs it in place of the interpreter. Trusted code that may import the standard
+            library alone; the function gets the program as text, and as code if it could be compiled.
+        """
+        self.code, self.limits, self.driver = code, limits or Limits(), driver
         self._nest: _Nest | None = None
 
     def run(self, stdin: str | int = "", stdout: int | None = None) -> Result:
@@ -38,7 +43,7 @@ class Program:
           stdout: a descriptor to write to; `Result.stdout` is empty then. None: what it prints is kept.
         """
         if self._nest is None:
-            self._nest = _Nest(self.code, self.limits)
+            self._nest = _Nest(self.code, self.limits, *self.driver.split(":"))
         try:
             result = self._nest.run(stdin, stdout)
         except BaseException:
@@ -68,8 +73,8 @@ class _Nest:
       ended: whether the nest itself has come to an end, and with it the run that was asked for.
     """
 
-    def __init__(self, code: str, limits: Limits):
-        self.limits, self.zygote, self.ended = limits, client.zygote(lean=True), False
+    def __init__(self, code: str, limits: Limits, module: str, function: str):
+        self.limits, self.zygote, self.ended = limits, client.zygote(module), False
         self.folder = self.zygote.new_folder()
         with contextlib.ExitStack() as undo:
             undo.callback(folders.remove, self.folder)
@@ -81,7 +86,7 @@ class _Nest:
             undo.callback(self.line.close)
             with theirs:
                 fds = [theirs.fileno(), *self.files]
-                while (report := self.zygote.submit(self.folder, fds, limits, nest=True)) is None:
+                while (report := self.zygote.submit(self.folder, fds, limits, nest=function)) is None:
                     time.sleep(0.002)
             self.report = report
             undo.callback(report.close)

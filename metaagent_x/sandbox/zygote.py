@@ -29,6 +29,7 @@ import signal
 import socket
 import sys
 import time
+import types
 
 from metaagent_x.sandbox import program
 from metaagent_x.sandbox.containment import EFFECTS, Containment
@@ -57,8 +58,10 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 class Zygote:
     """The event loop. One thread, no state but the table of living children."""
 
-    def __init__(self, control: socket.socket, folder: str, containment: Containment | None):
-        self.control, self.folder, self.containment = control, folder, containment
+    def __init__(
+        self, control: socket.socket, folder: str, containment: Containment | None, driver: types.ModuleType | None
+    ):  # fmt: skip
+        self.control, self.folder, self.containment, self.driver = control, folder, containment, driver
         self.runs: dict[int, Run] = {}
         self.by_report: dict[int, Run] = {}
         self.pid, self.host = os.getpid(), os.getppid()
@@ -145,7 +148,8 @@ class Zygote:
         try:
             self._enter(job, fds, report.detach())
             if "nest" in job:
-                code = Nest(job, self.containment, [3 + i for i in range(len(fds))], PRELOAD).serve()
+                driver = getattr(self.driver, job["nest"]) if job["nest"] else None
+                code = Nest(job, self.containment, [3 + i for i in range(len(fds))], PRELOAD, driver).serve()
             else:
                 code = job["function"](3) if "function" in job else program.run(3)
         finally:
@@ -265,24 +269,26 @@ def _set_limits(job: dict, base_bytes: int | None) -> None:
         limit(resource.RLIMIT_AS, memory, memory + SPARE_BYTES)
 
 
-def main(control_fd: int, folder: str, mode: str, lean: bool) -> None:
+def main(control_fd: int, folder: str, mode: str, driver: str | None) -> None:
     """Entry point of the zygote process. Its first message says what is contained and by what.
 
     Args:
-      lean: only for nests; imports little, since every fork has to copy what it finds.
+      driver: None, or for nests alone: little is imported then, since every fork has to copy what it finds, but a
+        module of this name, if it is not "".
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     containment = Containment(folder) if mode == "strict" else None
-    preload = () if lean else PRELOAD
+    preload = PRELOAD if driver is None else ()
     if containment is not None and not containment.files:
         preload = PRELOAD + PRELOAD_WITHOUT_FILES
     for name in preload:
         importlib.import_module(name)
+    drives = importlib.import_module(driver) if driver else None
     gc.collect()
     gc.freeze()
     control = socket.socket(fileno=control_fd)
-    zygote = Zygote(control, folder, containment)
+    zygote = Zygote(control, folder, containment, drives)
     if containment is None:
         hello = {"layers": ["own process and limits only" + ("" if LINUX else ", none on memory")], "open": EFFECTS}
     else:

@@ -189,7 +189,7 @@ class Scene:
 
     def state(self) -> dict[str, object]:
         """Everything that must be the same after an attack."""
-        zygote, nests = client.zygote(), client.zygote(lean=True)
+        zygote, nests = client.zygote(), client.zygote("")
         return {
             "the canary folder": _tree(self.folder), "working directory": os.getcwd(), "umask": _umask(),
             "zygote": zygote.process.pid, "the host": _vitals(os.getpid()), "the zygote": _vitals(zygote.process.pid),

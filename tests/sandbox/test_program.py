@@ -131,7 +131,7 @@ def test_a_program_that_is_too_large_for_its_memory_is_told_so():
 def test_a_nest_that_dies_takes_one_run_with_it():
     with Program("import time; time.sleep(float(input()))") as program:
         assert program.run("0").status == "ok"
-        zygote = client.zygote(lean=True).process.pid
+        zygote = client.zygote("").process.pid
         (nest,) = children_of(zygote)
         threading.Timer(0.2, os.kill, (nest, signal.SIGKILL)).start()
         assert program.run("5").status == "crash"
@@ -142,7 +142,7 @@ def test_a_nest_that_dies_takes_one_run_with_it():
 def test_a_zygote_that_dies_is_infrastructure():
     with Program("import time; time.sleep(float(input()))") as program:
         assert program.run("0").status == "ok"
-        threading.Timer(0.2, client.zygote(lean=True).process.kill).start()
+        threading.Timer(0.2, client.zygote("").process.kill).start()
         with pytest.raises(SandboxFailure):
             program.run("5")
         assert program.run("0").status == "ok"
@@ -150,13 +150,13 @@ def test_a_zygote_that_dies_is_infrastructure():
 
 def test_programs_leave_nothing_behind():
     def left() -> tuple:
-        zygote = client.zygote(lean=True)
+        zygote = client.zygote("")
         return open_fds(), open_fds(zygote.process.pid), children_of(zygote.process.pid), os.listdir(zygote.folder)
 
     Program("print(1)").close()
     with Program("print(1)") as program:
         program.run()
-    wait_for(lambda: not children_of(client.zygote(lean=True).process.pid))
+    wait_for(lambda: not children_of(client.zygote("").process.pid))
     before = left()
     for _ in range(30):
         with Program("print(input())") as program:
@@ -197,6 +197,6 @@ def wait_for(condition, seconds: float = 10.0) -> None:
 def test_a_nest_has_nothing_in_memory_that_forks_need_not():
     with Program("print(1)") as program:
         program.run()
-        (nest,) = children_of(client.zygote(lean=True).process.pid)
+        (nest,) = children_of(client.zygote("").process.pid)
         maps = pathlib.Path(f"/proc/{nest}/maps").read_text()
     assert "_ssl" not in maps and "numpy" not in maps and "_asyncio" not in maps
