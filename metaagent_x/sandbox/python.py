@@ -42,6 +42,8 @@ class Program:
           stdin: the whole input, or a descriptor to read it from, which stays the caller's to close.
           stdout: a descriptor to write to; `Result.stdout` is empty then. None: what it prints is kept.
         """
+        if self._nest is not None and not self._nest.zygote.alive():
+            self.close()
         if self._nest is None:
             self._nest = _Nest(self.code, self.limits, *self.driver.split(":"))
         try:

@@ -1,8 +1,8 @@
 """What runs beside a judged program, inside contained processes: it calls the program, or asks another process to.
 
-The host sends this file as text, with one call at its end (`call`, `serve` or `check`), so it uses the standard library
-alone. It is trusted only where it runs without the program: what `call` and `serve` write is what the program says it
-returned, never a verdict. The host imports it for the form of plain data (`encode`, `decode`).
+`call`, `serve` and `check` are drivers of `sandbox.Program`; the module uses the standard library alone. It is trusted
+only where it runs without the program: what `call` and `serve` write is what the program says it returned, never a
+verdict. The host imports it for the form of plain data (`encode`, `decode`).
 
 Plain data are None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, also nested, and Python's
 own types. Values of their subclasses, numpy scalars and arrays, fractions and decimals become the nearest of these, so
@@ -132,20 +132,19 @@ def decode(data: Any, handle: Callable[[int], Any] | None = None, depth: int = 0
         raise NotPlain(f"not what encode writes: {type(problem).__name__}") from None
 
 
-def _load(program: str, names: dict[str, Any]) -> types.ModuleType:
+def _load(program: types.CodeType | str, names: dict[str, Any]) -> types.ModuleType:
     """Runs the program as a module of its own (not `__main__`: its tests call it)."""
     module = types.ModuleType("solution")
     module.__dict__.update(names, __file__=FILE)
     sys.modules["solution"] = module
-    linecache.cache[FILE] = (len(program), None, program.splitlines(keepends=True), FILE)
-    exec(compile(program, FILE, "exec", dont_inherit=True), module.__dict__)
+    exec(compile(program, FILE, "exec", dont_inherit=True) if isinstance(program, str) else program, module.__dict__)
     return module
 
 
-def _helpful(program: str) -> dict[str, Any]:
-    """Those of the helpful names that stand in the program: to bind all of them takes longer than most calls."""
+def _helpful(source: str) -> dict[str, Any]:
+    """Those of the helpful names that stand in a program: to bind all of them takes longer than most calls."""
     names: dict[str, Any] = {module.__name__: module for module in HELPFUL}
-    for word in set(re.findall(r"[A-Za-z]\w*", program)) - names.keys():
+    for word in set(re.findall(r"[A-Za-z]\w*", source)) - names.keys():
         for module in HELPFUL:
             if word in getattr(module, "__all__", vars(module)) and not hasattr(builtins, word):
                 names[word] = getattr(module, word)
@@ -178,7 +177,7 @@ def _write(fd: int, text: str) -> None:
         view = view[os.write(fd, view) :]
 
 
-def call(program: str) -> None:
+def call(source: str, program: types.CodeType | str) -> None:
     """Reads `{"entry_point", "arguments"}` from standard input and writes what the call returns. Never returns.
 
     What the program prints goes to standard error. An exception leaves its traceback there, and no result.
@@ -188,7 +187,7 @@ def call(program: str) -> None:
     asked = json.loads(sys.stdin.buffer.read())
     sys.setrecursionlimit(RECURSION)
     try:
-        value = _find(_load(program, _helpful(program)), asked["entry_point"])(*decode(asked["arguments"]))
+        value = _find(_load(program, _helpful(source)), asked["entry_point"])(*decode(asked["arguments"]))
         try:
             said = json.dumps({"value": encode(value)})
         except NotPlain as problem:
@@ -205,7 +204,7 @@ def call(program: str) -> None:
     os._exit(0)
 
 
-def serve(program: str) -> None:
+def serve(_: str, program: types.CodeType | str) -> None:
     """Runs the program, then does what the other end of standard input asks with its names. Never returns.
 
     The first line written says which names it has. What is no plain data stays here; the other end gets its number. The
@@ -344,7 +343,7 @@ def _used(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def check() -> None:
+def check(*_: object) -> None:
     """Runs tests on the program at the other end of standard input; writes the verdict as JSON. Never returns.
 
     The first line read is of the host: `{"source", "entry_point"}`. All others are the program's. The names

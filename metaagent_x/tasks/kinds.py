@@ -17,13 +17,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import inspect
 import json
 import re
 import socket
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from metaagent_x.sandbox import Limits, Program, Result, SandboxFailure
@@ -33,13 +32,13 @@ from metaagent_x.tasks.compare import Checker, output_difference, same_output, s
 KINDS = ("stdin", "call", "assert")
 GOT_CHARS = 400  # of what a program said, in a result
 TEST_MEMORY_MB = 512
+KEPT = 16  # processes of assert tests, by limits
 RESULT_BYTES = contained.MAX_LINE  # of a returned value: what the parent reads takes many times that
 
 _NAME = "<test>"
 # Tests have odd escapes ("\d"); that is nothing to tell our user.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=_NAME)
 warnings.filterwarnings("ignore", category=DeprecationWarning, module=_NAME)
-_CONTAINED = inspect.getsource(contained)
 
 
 class UnsupportedTest(ValueError):
@@ -158,13 +157,13 @@ class Runner:
         """Raises SandboxFailure if the test could not be run (infrastructure, not a verdict)."""
         return {"stdin": self._stdin, "call": self._call, "assert": self._assert}[test["kind"]](test)
 
-    def _program(self, code: str, limits: Limits) -> Program:
-        if code not in self._ready:
-            self._ready[code] = self._stack.enter_context(Program(code, limits=limits))
-        return self._ready[code]
+    def _program(self, limits: Limits, driver: str = "") -> Program:
+        if driver not in self._ready:
+            self._ready[driver] = self._stack.enter_context(_driven(self.program, limits, driver))
+        return self._ready[driver]
 
     def _stdin(self, test: Mapping[str, Any]) -> TestResult:
-        result = self._program(self.program, self.limits).run(test["input"])
+        result = self._program(self.limits).run(test["input"])
         if result.status != "ok":
             return _ended(result)
         given, expected, got = test["input"], test["output"], result.stdout
@@ -177,7 +176,7 @@ class Runner:
         arguments, expected = called(test)
         asked = json.dumps({"entry_point": test["entry_point"], "arguments": contained.encode(arguments)})
         limits = dataclasses.replace(self.limits, output_bytes=min(self.limits.output_bytes, RESULT_BYTES))
-        result = self._program(f"{_CONTAINED}\ncall({self.program!r})\n", limits).run(asked)
+        result = self._program(limits, "call").run(asked)
         if result.status != "ok":
             return _ended(result)
         if not result.stdout:
@@ -198,11 +197,10 @@ class Runner:
         return TestResult("wrong_answer", f"expected {wanted}, got {got}", got)
 
     def _assert(self, test: Mapping[str, Any]) -> TestResult:
-        program = self._program(f"{_CONTAINED}\nserve({self.program!r})\n", self.limits)
         limits = dataclasses.replace(self.limits, wall_s=2 * self.limits.wall_s, memory_mb=TEST_MEMORY_MB)
-        asserting = self._program(f"{_CONTAINED}\ncheck()\n", limits)
         asked = json.dumps({"source": test["input"], "entry_point": test["entry_point"]})
-        of_program, of_test = _both(program, asserting, asked)
+        with _asserting(limits) as asserting:
+            of_program, of_test = _both(self._program(self.limits, "serve"), asserting, asked)
         said = json.loads(of_test.stdout) if of_test.status == "ok" else None
         if said and said["status"] == "passed":
             if not said["asked"]:
@@ -217,6 +215,28 @@ class Runner:
         if status == "error" and detail.startswith("PermissionError"):
             status = "refused"
         return TestResult(status, head_and_tail(detail, GOT_CHARS), head_and_tail(said["got"], GOT_CHARS))
+
+
+def _driven(program: str, limits: Limits, driver: str) -> Program:
+    return Program(program, limits=limits, driver=f"{contained.__name__}:{driver}" if driver else ":")
+
+
+_shelf: dict[Limits, list[Program]] = {}
+
+
+@contextlib.contextmanager
+def _asserting(limits: Limits) -> Iterator[Program]:
+    """The process of assert tests: the same for every program, so it is kept ready."""
+    shelf = _shelf.setdefault(limits, [])
+    try:
+        ready = shelf.pop()  # one step: threads need no lock
+    except IndexError:
+        ready = _driven("", limits, "check")
+    yield ready
+    if len(_shelf) <= KEPT and len(shelf) < KEPT:
+        shelf.append(ready)
+    else:
+        ready.close()
 
 
 def _both(program: Program, asserting: Program, asked: str) -> tuple[Result, Result]:
