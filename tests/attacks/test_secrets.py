@@ -58,7 +58,7 @@ def crossed(monkeypatch):
     submit, send, rerun = client.Zygote.submit, session.Session.send, python._Nest.run
 
     def submitted(self, folder, fds, limits, entry="", **more):
-        texts = [] if entry else fds[1:] if more.get("nest") else fds  # the first of a nest is its line
+        texts = [] if entry else fds[1:] if more.get("nest") is not None else fds  # the first of a nest is its line
         files = [os.pread(fd, 1 << 24, 0).decode() for fd in texts]
         about = [folder, str(os.listdir(folder)), repr(limits), entry, repr(more)]
         report = submit(self, folder, fds, limits, entry, **more)
