@@ -37,6 +37,7 @@ TIME_LIMIT_S = 4.0  # where the dataset names none; APPS' own limit
 LIVECODEBENCH_TIME_LIMIT_S = 6.0  # of its official grader
 MEMORY_MB = 512
 DECODED_BYTES = 1 << 30  # the largest known private tests of one LiveCodeBench row are far below
+CONTRADICTED = ("HumanEval/47",)  # its doctest has 15.0 for a median that its own test and program have as 8.0
 PYTHON_3 = 3  # in CodeContests' column `language`
 
 
@@ -474,9 +475,8 @@ def humaneval(row: Row) -> Pair:
     """HumanEval, a benchmark: one test, the row's own. Public are the doctest examples of the prompt."""
     entry, begin = _function_name(row, "entry_point", row.text("entry_point")), row.text("prompt")
     test = {"kind": "assert", "input": f"{row.text('test')}\ncheck({entry})", "output": "", "entry_point": entry}
-    public = [
-        {"kind": "assert", "input": source, "output": "", "entry_point": entry} for source in examples(begin, entry)
-    ]
+    shown = [] if row.ident("task_id") in CONTRADICTED else examples(begin, entry)
+    public = [{"kind": "assert", "input": source, "output": "", "entry_point": entry} for source in shown]
     prompt = "Complete this function." + ask_for(entry, begin)
     return _pair(row, f"humaneval/{row.ident('task_id')}", prompt, public, [test], {}, benchmark=False)
 

@@ -313,6 +313,16 @@ def test_humaneval_has_one_official_test(write):
     assert list(solutions("humaneval", path)) == [("humaneval/HumanEval/53", [prompt + "    return a + b\n"])]
 
 
+def test_an_example_that_the_official_test_contradicts_is_not_shown_as_a_test(write):
+    prompt = 'def median(l: list):\n    """\n    >>> median([1])\n    1\n    >>> median([1, 9])\n    15.0\n    """\n'
+    row = {"prompt": prompt, "entry_point": "median", "canonical_solution": "    return 1\n",
+           "test": "def check(candidate):\n    assert candidate([1]) == 1\n"}  # fmt: skip
+    path = write(
+        [row | {"task_id": "HumanEval/47"}, row | {"task_id": "HumanEval/48", "prompt": "import re\n" + prompt}]
+    )
+    assert [len(task.public_tests) for task, _ in load("humaneval", path)] == [0, 2]
+
+
 def test_examples_are_calls_of_the_function_with_a_plain_result():
     def code(*lines):
         return "def f(x):\n" + "".join(f"    {line}\n" for line in ('"""', *lines, '"""'))
