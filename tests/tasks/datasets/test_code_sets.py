@@ -317,9 +317,7 @@ def test_an_example_that_the_official_test_contradicts_is_not_shown_as_a_test(wr
     prompt = 'def median(l: list):\n    """\n    >>> median([1])\n    1\n    >>> median([1, 9])\n    15.0\n    """\n'
     row = {"prompt": prompt, "entry_point": "median", "canonical_solution": "    return 1\n",
            "test": "def check(candidate):\n    assert candidate([1]) == 1\n"}  # fmt: skip
-    path = write(
-        [row | {"task_id": "HumanEval/47"}, row | {"task_id": "HumanEval/48", "prompt": "import re\n" + prompt}]
-    )
+    path = write(row | {"task_id": "HumanEval/47"}, row | {"task_id": "HumanEval/48", "prompt": "import re\n" + prompt})
     assert [len(task.public_tests) for task, _ in load("humaneval", path)] == [0, 2]
 
 
