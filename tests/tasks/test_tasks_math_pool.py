@@ -20,6 +20,12 @@ def pool():
     pool.close()
 
 
+def _idle_worker(pool):
+    worker = pool._places.queue[0]
+    assert worker is not None
+    return worker
+
+
 @pytest.mark.fault("B033")
 def test_a_blow_up_is_wrong_and_costs_no_other_verdict(pool):
     """huggingface/Math-Verify#63 and #65: nested powers hang or exhaust memory."""
@@ -38,7 +44,7 @@ def test_memory_is_bounded():
     pool = VerifierPool(1, memory_mb=700)
     try:
         assert pool.check("2", r"\sqrt{4}")
-        pid = pool._places.queue[0].process.pid
+        pid = _idle_worker(pool).process.pid
         assert resource.prlimit(pid, resource.RLIMIT_AS) == (700 << 20, 700 << 20)
     finally:
         pool.close()
@@ -48,7 +54,7 @@ def test_the_wall_limit_ends_a_worker_that_does_not_answer():
     pool = VerifierPool(1, wall_s=0.5)
     try:
         assert pool.check("2", r"\sqrt{4}")
-        worker = pool._places.queue[0]
+        worker = _idle_worker(pool)
         os.kill(worker.process.pid, signal.SIGSTOP)
         assert not pool.check("3", r"\sqrt{9}")
         pool.wall_s = 20.0
@@ -61,7 +67,7 @@ def test_a_worker_that_dies_of_itself_is_replaced_and_asked_again():
     pool = VerifierPool(1)
     try:
         assert pool.check("2", r"\sqrt{4}")
-        os.kill(pool._places.queue[0].process.pid, signal.SIGTERM)
+        os.kill(_idle_worker(pool).process.pid, signal.SIGTERM)
         assert pool.check("2", r"\sqrt{4}") and pool.started == 2 and pool.ended == {"died": 1}
     finally:
         pool.close()
