@@ -472,13 +472,25 @@ def livecodebench_select(row: Row, options: Mapping[str, str]) -> bool:
 
 
 def humaneval(row: Row) -> Pair:
-    """HumanEval, a benchmark: one test, the row's own. Public are the doctest examples of the prompt."""
+    """HumanEval, a benchmark: one test, the row's own. Public are the doctest examples of the prompt.
+
+    Some tests call helpers that the prompt defines. They stand in the test, lest a program brings easier ones.
+    """
     entry, begin = _function_name(row, "entry_point", row.text("entry_point")), row.text("prompt")
-    test = {"kind": "assert", "input": f"{row.text('test')}\ncheck({entry})", "output": "", "entry_point": entry}
+    helpers = _helpers(row, begin, entry)
+    source = f"{helpers}\n{row.text('test')}\ncheck({entry})".lstrip()
+    test = {"kind": "assert", "input": source, "output": "", "entry_point": entry}
     shown = [] if row.ident("task_id") in CONTRADICTED else examples(begin, entry)
     public = [{"kind": "assert", "input": source, "output": "", "entry_point": entry} for source in shown]
     prompt = "Complete this function." + ask_for(entry, begin)
     return _pair(row, f"humaneval/{row.ident('task_id')}", prompt, public, [test], {}, benchmark=False)
+
+
+def _helpers(row: Row, begin: str, entry: str) -> str:
+    """The functions that stand in a prompt before the one to write, and what they import."""
+    body = _tree(row, "prompt", begin).body
+    own = [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == entry)]
+    return ast.unparse(ast.Module(own, [])) if any(isinstance(node, ast.FunctionDef) for node in own) else ""
 
 
 def examples(code: str, function: str) -> list[str]:

@@ -313,6 +313,19 @@ def test_humaneval_has_one_official_test(write):
     assert list(solutions("humaneval", path)) == [("humaneval/HumanEval/53", [prompt + "    return a + b\n"])]
 
 
+def test_helpers_of_a_prompt_are_those_of_its_test(write):
+    """HumanEval 32, 38 and 50: a program that brings an easier helper must not pass."""
+    helper = "import math\n\ndef poly(xs, x):\n    return sum(c * x**i for i, c in enumerate(xs))\n\n"
+    row = {
+        "task_id": "HumanEval/32", "entry_point": "zero", "canonical_solution": "    return 2\n",
+        "prompt": helper + "def zero(xs):\n    'Where it is 0.'\n",
+        "test": "def check(candidate):\n    xs = [-4, 2]\n    assert poly(xs, candidate(xs)) == 0\n",
+    }  # fmt: skip
+    ((_, rubric),) = load("humaneval", write(row))
+    programs = helper + "def zero(xs): return 2\n", "def poly(*_): return 0\n\ndef zero(xs): return 7\n"
+    assert [judge(program, rubric.tests).passed for program in programs] == [1, 0]
+
+
 def test_an_example_that_the_official_test_contradicts_is_not_shown_as_a_test(write):
     prompt = 'def median(l: list):\n    """\n    >>> median([1])\n    1\n    >>> median([1, 9])\n    15.0\n    """\n'
     row = {"prompt": prompt, "entry_point": "median", "canonical_solution": "    return 1\n",
