@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from metaagent_x.tasks.code import judge
 from metaagent_x.tasks.datasets import DatasetError, code_sets, load, load_report, solutions
 from metaagent_x.tasks.datasets.code_sets import Undecodable, call_stands_in, examples, stands_in, unpickled_text
 
