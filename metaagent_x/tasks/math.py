@@ -1,7 +1,7 @@
 """The math grader: which answer a text gives, and whether it equals the gold answer.
 
-Four steps, cheapest first: equal text after `normalise`; equal exact values (`math_exact`); equal forms of equal exact
-values (`math_forms`); the same with math-verify for the expressions, in a worker process (`math_pool`). Nothing is
+Four steps, cheapest first: equal rationals; equal text after `normalise`; equal forms (`math_forms`) of equal exact
+values (`math_exact`); the same with math-verify for the expressions, in a worker process (`math_pool`). Nothing is
 rounded: 0.333 is not 1/3, and 205 is not 204. What is in doubt is wrong. Policies, for both directions unless said:
 
 - Lists: "1, 2", "1 or 2", "1; 2", "{1, 2}", both signs of \\pm are the same set; order and repetition do not count. A
@@ -9,9 +9,10 @@ rounded: 0.333 is not 1/3, and 205 is not 204. What is in doubt is wrong. Polici
 - Tuples are ordered. An answer without the brackets of a gold tuple is right in its order; a gold list never
   equals a tuple. A column vector equals the tuple of its entries, a row does not.
 - An interval equals the inequality that describes it, with or without "x \\in"; "or" and commas join to a union, "and"
-  to an intersection; open and closed ends differ.
+  to an intersection; open and closed ends differ. |x| < 3 is -3 < x < 3.
 - "x = 5" equals 5 (also "f(x) = ...", "AB = ..."), but not "y = 5". Other equations are equal if one is a multiple of
-  the other. Of "a = b = c" all values must be equal, and of "a \\approx b" only a counts.
+  the other. "a = 2, b = 3" equals (a, b) = (2, 3). Of "a = b = c" all values must be equal, and of "a \\approx b"
+  only a counts.
 - Units: one side may leave the unit out; two units must be the same one (cm is not m, cm^2 not cm). A percent sign, a
   currency sign and degrees are units: 25\\% equals 25 and not 0.25; 90 degrees equal 90 and not pi/2. Behind a gold,
   any words are a unit; behind an answer, known units and plural nouns are.

@@ -122,6 +122,7 @@ _NAME = re.compile(
     rf"{_SIMPLE_NAME}(?:\((?:[0-9A-Za-z]+)(?:, [0-9A-Za-z]+)*\))?|\({_SIMPLE_NAME}(?:, {_SIMPLE_NAME})+\)"
     r"|(?:\\(?:angle|overline|triangle) ?\{?)?[A-Z]{2,3}\}?"
 )
+_ABSOLUTE = re.compile(rf"\|({_SIMPLE_NAME})\|")
 _REALS = re.compile(r"\\mathbb ?\{?R\}?|\\R|all real numbers", re.IGNORECASE)
 _EMPTY = re.compile(r"\\emptyset|\\varnothing|\\\{\\\}|no (?:real )?solutions?|(?:the )?empty set", re.IGNORECASE)
 _INFINITE = re.compile(r"([+-]?)(?:\\infty|infinity|inf)")
@@ -266,6 +267,8 @@ def _relation(signs: list[str], sides: list[str]) -> Form:
         return Group((Named(sides[0], below), Named(sides[0], above)), bare=True)
     if all(sign in ("=", ">", r"\ge") for sign in signs):
         signs, sides = [_FLIPPED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
+    if len(sides) == 2 and (distance := _distance(signs[0], *sides)):
+        return distance
     names = [number for number, side in enumerate(sides) if _NAME.fullmatch(side)]
     if len(names) == 1 and all(sign in ("<", r"\le") for sign in signs) and len(sides) <= 3:
         at = names[0]
@@ -275,6 +278,19 @@ def _relation(signs: list[str], sides: list[str]) -> Form:
             right = "]" if at < len(sides) - 1 and signs[-1] == r"\le" else ")"
             return Named(sides[at], Row(left, (Atom(low), Atom(high)), right))
     return Relation(tuple(signs), tuple(sides))
+
+
+def _distance(sign: str, low: str, high: str) -> Form | None:
+    """|x| < 2 as -2 < x < 2, and 2 < |x| as x < -2 or 2 < x; None if it is something else."""
+    closed = sign == r"\le"
+    if (inside := _ABSOLUTE.fullmatch(low)) and "|" not in high:
+        ends = Atom(f"-({high})"), Atom(high)
+        return Named(inside[1], Row("[" if closed else "(", ends, "]" if closed else ")"))
+    if (outside := _ABSOLUTE.fullmatch(high)) and "|" not in low:
+        below = Row("(", (_BELOW, Atom(f"-({low})")), "]" if closed else ")")
+        above = Row("[" if closed else "(", (Atom(low), _ABOVE), ")")
+        return Group((Named(outside[1], below), Named(outside[1], above)), bare=True)
+    return None
 
 
 def _equation(sides: list[str]) -> Form:
@@ -379,6 +395,7 @@ def _column(matrix: Matrix) -> Row | Matrix:
 
 def _equal_named(a: Form, g: Form, same: Compare) -> bool | None:
     """A name may be left out or added; another name is another answer, unless both equations say the same."""
+    a, g = _assigned(a, g), _assigned(g, a)
     if isinstance(a, Named) and isinstance(g, Named):
         if a.name == g.name:
             return _equal(a.form, g.form, same)
@@ -394,6 +411,16 @@ def _equal_named(a: Form, g: Form, same: Compare) -> bool | None:
         if isinstance(x, Named) and isinstance(y, Relation):
             return _equal_sides(x.sides, (y.sides[0], y.sides[1])) if x.sides and y.signs == ("=",) else False
     return _equal(a.form if isinstance(a, Named) else a, g.form if isinstance(g, Named) else g, same)
+
+
+def _assigned(form: Form, other: Form) -> Form:
+    """ "a = 2, b = 3" as (a, b) = (2, 3), if the other side has that form; else the form itself."""
+    if not isinstance(form, Group) or not isinstance(other, Named):
+        return form
+    parts = [part for part in form.parts if isinstance(part, Named)]
+    if len(parts) != len(form.parts) or other.name != f"({', '.join(part.name for part in parts)})":
+        return form
+    return Named(other.name, Row("(", tuple(part.form for part in parts), ")"))
 
 
 def _equal_sides(a: tuple[str, str] | None, g: tuple[str, str] | None) -> bool:
