@@ -6,18 +6,18 @@ puts the rest over itself before it does: its CPU limit, Landlock, the narrower 
 one run are gone before the next begins, and a child holds no descriptor but the three of its run.
 
 The host keeps three files for standard input, output and error, and rewrites them between runs. It asks for a run with
-one message on the line, a JSON text: "", or which of "i" and "o", input and output, are descriptors sent along instead
-of its files. The answer is a report as the zygote's, `{"exit", "killed", "cpu_s"}`.
+one message on the line: "-", or those of "i" and "o", input and output, for which descriptors are sent along instead of
+its files. The answer is what a report of the zygote holds, in words: exit code, CPU seconds, why it was killed.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import functools
 import gc
 import importlib
-import json
 import math
 import os
 import resource
@@ -34,7 +34,10 @@ from metaagent_x.sandbox.throttle import LINUX
 from metaagent_x.sandbox.watch import Run
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LOOK_MS = 5  # until a run is watched
 POLL_MS = 1  # between looks for the end of a run, where it cannot be waited for
+READABLE = select.POLLIN
+MAX_SENT = 64  # bytes of a message about two descriptors
 
 Driver = Callable[
     [str, types.CodeType | str], object
@@ -46,19 +49,19 @@ class Nest:
 
     def __init__(
         self, job: dict, containment: Containment | None, fds: list[int], modules: Collection[str],
-        driver: Driver | None,
+        driver: Driver | None, libc: ctypes.CDLL,
     ):  # fmt: skip
         """
         Args:
           job: the host's. fds: the host's line; the program, stdin, stdout, stderr; the rulesets of `prepare_files`.
           modules: those of the standard library that may be imported here if the program names them.
-          driver: what runs the program, in place of the interpreter.
+          driver: what runs the program, in place of the interpreter. libc: the C library.
         """
         self.modules, self.driver = frozenset(modules), driver
         line, code, *files = fds[:5]
         self.job, self.containment, self.rulesets = job, containment, fds[5:]
         self.line = socket.socket(fileno=line)
-        self.pid, self.libc, self.cpu_s = os.getpid(), ctypes.CDLL(None, use_errno=True), math.ceil(job["cpu_s"])
+        self.pid, self.libc, self.cpu_s = os.getpid(), libc, math.ceil(job["cpu_s"])
         if LINUX:
             self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.source = program.read(code)
@@ -77,41 +80,52 @@ class Nest:
         gc.freeze()
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
         while True:
-            message, given, _, _ = socket.recv_fds(self.line, 64, 2)
+            message, sent, _, _ = self.line.recvmsg(64, MAX_SENT)
             if not message:
                 return 0
-            report = self._run(dict(zip(json.loads(message), given, strict=True)))
+            given = array.array("i", sent[0][2]).tolist() if sent else []
+            report = self._run(dict(zip(message.decode(), given, strict=True)) if given else {})
             for fd in given:
                 os.close(fd)
-            self.line.send(json.dumps(report).encode())
+            self.line.send(report.encode())
 
-    def _run(self, given: dict[str, int]) -> dict:
-        """One run; `given`: descriptors instead of standard input ("i") and output ("o")."""
+    def _run(self, given: dict[str, int]) -> str:
+        """One run; `given`: descriptors instead of standard input ("i") and output ("o").
+
+        Until the child has ended every page that this process writes to is copied: so little is done until then.
+        """
         pid = os.fork()
         if pid == 0:
             self._child(given)
-        run = Run(pid, self.job["folder"], self.line, self.job["wall_s"])
-        end = select.poll()
-        with contextlib.ExitStack() as undo:
-            wait_ms = POLL_MS
-            with contextlib.suppress(AttributeError, OSError):  # a system without
-                fd = os.pidfd_open(pid)
-                undo.callback(os.close, fd)
-                end.register(fd, select.POLLIN)
-                wait_ms = math.inf
-            while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                end.poll(max(0, min(wait_ms, math.ceil((run.due - time.monotonic()) * 1000))))
-                now = time.monotonic()
-                if not run.killed and now >= run.due and (reason := run.look(now)):
-                    run.killed = reason
-                    self._kill(pid)
-        self._kill(pid)  # its group, while the pid cannot be given to anyone else
+        try:
+            end = os.pidfd_open(pid)
+        except (AttributeError, OSError):  # a system without
+            end = -1
+        ended = select.poll()
+        if end >= 0:
+            ended.register(end, READABLE)
+        killed = "" if ended.poll(LOOK_MS if end >= 0 else POLL_MS) else self._watch(pid, ended, end)
+        if self.containment is None:
+            self._kill(pid)  # its group, while the pid cannot be given to anyone else
         _, status, usage = os.wait4(pid, 0)
+        if end >= 0:
+            os.close(end)
         if self.containment is None:
             self._hunt()
         folders.clear(self.job["folder"])
-        cpu_s = usage.ru_utime + usage.ru_stime
-        return {"exit": os.waitstatus_to_exitcode(status), "killed": run.killed, "cpu_s": cpu_s}
+        return f"{os.waitstatus_to_exitcode(status)} {usage.ru_utime + usage.ru_stime} {killed}"
+
+    def _watch(self, pid: int, ended: select.poll, end: int) -> str:
+        """Watches a child that is not soon done until it has ended. Returns why it was killed, or ""."""
+        run = Run(pid, self.job["folder"], self.line, self.job["wall_s"])
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            until_due = max(0, math.ceil((run.due - time.monotonic()) * 1000))
+            ended.poll(until_due if end >= 0 else min(until_due, POLL_MS))
+            now = time.monotonic()
+            if not run.killed and now >= run.due and (reason := run.look(now)):
+                run.killed = reason
+                self._kill(pid)
+        return run.killed
 
     def _child(self, given: dict[str, int]) -> None:
         """Everything after the fork; never returns."""

@@ -33,6 +33,7 @@ def run(first_fd: int) -> int:
     for target in range(3):
         os.dup2(first_fd + 1 + target, target)
         os.close(first_fd + 1 + target)
+    hide_ours()
     prepare(source)
     return execute(source)
 
@@ -61,15 +62,19 @@ def compiled(source: str) -> tuple[types.CodeType | str, list[str]]:
 
 
 def prepare(source: str) -> None:
-    """Makes this process the interpreter that the program finds; nothing of ours can be imported from here on."""
+    """Makes this process the interpreter that the program finds."""
     sys.stdin = sys.__stdin__ = _text_file(0, "r", "surrogateescape")
     sys.stdout = sys.__stdout__ = _text_file(1, "w", "surrogateescape")
     sys.stderr = sys.__stderr__ = _text_file(2, "w", "backslashreplace")
+    linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
+    atexit._clear()
+
+
+def hide_ours() -> None:
+    """Nothing of this package can be imported or found among the modules from here on."""
     for module in [name for name in sys.modules if name.split(".")[0] == "metaagent_x"]:
         del sys.modules[module]
     sys.path = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "metaagent_x"))]
-    linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
-    atexit._clear()
 
 
 def execute(program: types.CodeType | str | Callable[[], object]) -> int:

@@ -149,7 +149,7 @@ class Zygote:
             self._enter(job, fds, report.detach())
             if "nest" in job:
                 driver = getattr(self.driver, job["nest"]) if job["nest"] else None
-                code = Nest(job, self.containment, [3 + i for i in range(len(fds))], PRELOAD, driver).serve()
+                code = Nest(job, self.containment, [3 + i for i in range(len(fds))], PRELOAD, driver, self.libc).serve()
             else:
                 code = job["function"](3) if "function" in job else program.run(3)
         finally:
@@ -285,6 +285,8 @@ def main(control_fd: int, folder: str, mode: str, driver: str | None) -> None:
     for name in preload:
         importlib.import_module(name)
     drives = importlib.import_module(driver) if driver else None
+    if driver is not None:
+        program.hide_ours()  # here, since no nest needs to import it
     gc.collect()
     gc.freeze()
     control = socket.socket(fileno=control_fd)
