@@ -579,7 +579,7 @@ f(0)
 ''', "memory crash cpu", "memory crash cpu"),
     Attack("recursion in C", '''
 x = []
-for _ in range(10**6): x = [x]
+for _ in range(10**5): x = [x]
 sys.setrecursionlimit(10**9)
 repr(x)
 ''', "crash memory error", "crash memory"),
