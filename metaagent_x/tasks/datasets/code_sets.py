@@ -130,7 +130,10 @@ def _container(starter: str) -> str:
 
 
 def apps(row: Row) -> Pair:
-    """APPS. Public are at most two tests whose input stands in the statement. The test split is a benchmark."""
+    """APPS. Public are at most two tests whose input stands in the statement. The test split is a benchmark.
+
+    Both splits count their problems from 0, so the split is part of the id.
+    """
     name, prompt = row.ident("problem_id", "id"), row.text("question")
     metadata = row.plain("difficulty")
     packed = row.values.get("input_output")
@@ -151,7 +154,7 @@ def apps(row: Row) -> Pair:
         shown = [i for i, test in enumerate(tests) if stands_in(test["input"], prompt)][:PUBLIC_TESTS]
     others = [test for i, test in enumerate(tests) if i not in shown]
     public = [tests[i] for i in shown]
-    return _pair(row, f"apps/{name}", prompt, public, others, metadata, benchmark=row.split == "test")
+    return _pair(row, f"apps/{row.split}/{name}", prompt, public, others, metadata, benchmark=row.split == "test")
 
 
 def _function_name(row: Row, field: str, name: Any) -> str:
@@ -195,10 +198,13 @@ def _compact(text: str) -> str:
 
 
 def apps_options(options: Mapping[str, str]) -> None:
-    known = ("introductory", "interview", "competition")
-    for level in filter(None, options.get("difficulty", "").split("+")):
-        if level not in known:
-            raise ValueError(f"difficulty={level!r}; choose of {', '.join(known)}, several joined by '+'")
+    _check_choice(options, "difficulty", ("introductory", "interview", "competition"))
+
+
+def _check_choice(options: Mapping[str, str], option: str, known: Sequence[str]) -> None:
+    for value in options[option].split("+") if option in options else ():
+        if value not in known:
+            raise ValueError(f"{option}={value!r}; choose of {', '.join(known)}, several joined by '+'")
 
 
 def apps_select(row: Row, options: Mapping[str, str]) -> bool:
@@ -426,11 +432,20 @@ def _without(pair: Pair, common: set[tuple[str, str]]) -> Pair:
 
 def livecodebench_options(options: Mapping[str, str]) -> None:
     _releases(options.get("release", "release_v6"))
+    _check_choice(options, "platform", ("atcoder", "codeforces", "leetcode"))
     for end in ("from", "to"):
-        try:
-            datetime.date.fromisoformat(options.get(end, "2025-01-01"))
-        except ValueError:
-            raise ValueError(f"{end}={options[end]!r} is not a date like 2025-01-31") from None
+        if end in options and not _is_date(options[end]):
+            raise ValueError(f"{end}={options[end]!r} is not a date like 2025-01-31")
+    if options.get("from", "") > options.get("to", "9999"):
+        raise ValueError(f"from={options['from']} is later than to={options['to']}")
+
+
+def _is_date(text: str) -> bool:
+    """True for the one form of a date that compares as text. (`fromisoformat` alone accepts 20250131 too.)"""
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _releases(release: str) -> range:
@@ -461,10 +476,8 @@ def livecodebench_select(row: Row, options: Mapping[str, str]) -> bool:
     if "from" not in options and "to" not in options:
         return True
     day = row.text("contest_date")[:10]
-    try:
-        datetime.date.fromisoformat(day)
-    except ValueError:
-        raise row.error("contest_date", f"is {day!r}, it must begin with a date") from None
+    if not _is_date(day):
+        raise row.error("contest_date", f"is {day!r}, it must begin with a date like 2025-01-31")
     return options.get("from", day) <= day <= options.get("to", day)
 
 

@@ -37,20 +37,25 @@ def open_rows(name: str, path: str | None = None, *, all_columns: bool = False) 
     dataset, options = parse(name)
     at = _place(dataset, path)
     wanted = options.get("split") or (dataset.splits[0] if at.is_dir() else "all")  # where rows tell their split
-    number, last = 0, None
+    one_split = dataset.splits[0] if len(dataset.splits) == 1 else ""
+    number, chosen, last = 0, 0, None
     for file, where, values, split in _raw(dataset, options, at, all_columns):
         place = f"{dataset.name}: {file} {where}"
         if file != last:
             _check_columns(dataset, place, values)
         last = file
-        row = Row(place, number, values, split or dataset.splits[0])
+        row = Row(place, number, values, one_split or split or dataset.splits[0])
         number += 1
         if dataset.split_of:
             row = dataclasses.replace(row, split=dataset.split_of(row))
             if wanted not in ("all", row.split):
                 continue
         if dataset.select is None or dataset.select(row, options):
+            chosen += 1
             yield row
+    if not chosen:
+        none = f"none of its {number} rows is of {name.partition(':')[2]}" if number else "holds no rows"
+        raise DatasetError(f"{dataset.name}: {at} {none}")
 
 
 def _raw(

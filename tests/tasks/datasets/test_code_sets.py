@@ -231,6 +231,11 @@ def test_windows_platforms_and_releases(write, tmp_path):
     for options, message in (
         ("release=6", "release='6'; v6 is the sixth addition alone"),
         ("from=May", "from='May' is not a date like 2025-01-31"),
+        ("from=20250101", "from='20250101' is not a date like 2025-01-31"),  # a date, but not as text
+        ("to=2025-W01-1", "to='2025-W01-1' is not a date like 2025-01-31"),
+        ("from=2025-05-01,to=2025-01-01", "from=2025-05-01 is later than to=2025-01-01"),
+        ("platform=leet", "platform='leet'; choose of atcoder, codeforces, leetcode"),
+        ("platform=leetcode+", "platform=''; choose of"),
         ("release=v2", "holds nothing of split"),
     ):
         with pytest.raises(DatasetError, match=message):
@@ -405,6 +410,6 @@ def test_solutions_are_those_in_python_3(write):
     path = write(contest("a", [], [("1", "1")], solutions={"language": [2, 3, 1, 3], "solution": ["c", "p", "q", "r"]}))
     assert list(solutions("code_contests", path)) == [("code_contests/a", ["p", "r"])]
     path = write(apps([("1", "1")], solutions='["a", "b"]'), apps([("1", "1")], "q", problem_id=2, solutions=""))
-    assert list(solutions("apps", path)) == [("apps/1", ["a", "b"]), ("apps/2", [])]
+    assert list(solutions("apps", path)) == [("apps/train/1", ["a", "b"]), ("apps/train/2", [])]
     with pytest.raises(DatasetError, match=r"polaris: has no reference programs; these have: apps, code_contests"):
         list(solutions("polaris", path))
