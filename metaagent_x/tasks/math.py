@@ -50,12 +50,6 @@ def extract_answer(text: str) -> str | None:
     # Most often the last box is a plain one. (Behind a backslash, "\\\\boxed", it is a line break and a word.)
     if (box := _PLAIN_BOX.match(text, at)) and box.group(1).strip() and text[at - 1 : at] != "\\":
         return box.group(1).strip()
-    at = text.rfind("\\boxed")
-    if at < 0:
-        return None
-    # Most often the last box is a plain one. (Behind a backslash, "\\\\boxed", it is a line break and a word.)
-    if (box := _PLAIN_BOX.match(text, at)) and box.group(1).strip() and text[at - 1 : at] != "\\":
-        return box.group(1).strip()
     open_braces: list[int | None] = []  # of a box: where its content starts
     best = -1, -1
     for token in _BOX_TOKEN.finditer(text):
