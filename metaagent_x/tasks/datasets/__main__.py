@@ -76,6 +76,8 @@ def _check(parsed: argparse.Namespace) -> int:
     from tokenizers import Tokenizer
 
     from metaagent_x.tasks.datasets import check, reading
+    from metaagent_x.tasks.datasets.fetch import altered
+    from metaagent_x.tasks.datasets.files import place_of
 
     for option, file in (("--write", parsed.write), ("--json", parsed.json)):
         if file and not file.absolute().parent.is_dir():
@@ -83,6 +85,12 @@ def _check(parsed: argparse.Namespace) -> int:
     name = parsed.name
     if parsed.split:
         name += ("," if ":" in name else ":") + f"split={parsed.split}"
+    dataset, _ = datasets.parse(name)
+    if changed := altered(place := place_of(dataset, parsed.path)):
+        raise DatasetError(
+            f"{name}: {changed[0]} is not what was fetched; repeat: python -m metaagent_x.tasks.datasets fetch "
+            f"{dataset.name} --to {place.parent}"
+        )
     tokenizer = None
     if parsed.tokenizer:
         file = parsed.tokenizer / "tokenizer.json"

@@ -35,7 +35,7 @@ def open_rows(name: str, path: str | None = None, *, all_columns: bool = False) 
       DatasetError: as `load_report`, but for rows that only a conversion can find broken.
     """
     dataset, options = parse(name)
-    at = _place(dataset, path)
+    at = place_of(dataset, path)
     wanted = options.get("split") or (dataset.splits[0] if at.is_dir() else "all")  # where rows tell their split
     one_split = dataset.splits[0] if len(dataset.splits) == 1 else ""
     number, chosen, last = 0, 0, None
@@ -70,7 +70,8 @@ def _raw(
         yield from ((file, where, values, split) for where, values in rows.read(dataset.name, file, unused))
 
 
-def _place(dataset: Dataset, path: str | None) -> pathlib.Path:
+def place_of(dataset: Dataset, path: str | None) -> pathlib.Path:
+    """The file or folder that a path means, or that is read without one. Raises DatasetError if it is not there."""
     if path:
         at = pathlib.Path(path.removeprefix("tfds:")).expanduser()
         if path.startswith("tfds:") and not rows.is_tfds(at):
