@@ -42,7 +42,8 @@ def benchmark(name: str, path: str = "") -> str:
         return f"{base} is a benchmark"
     split = options.get("split") or ("test" if _is_test(path) else dataset.splits[0])
     if split == "all" or split in dataset.benchmarks:
-        return f"split={split} of {base} is a benchmark or holds one"
+        other = f" ({base}:split=train is none)" if "train" in dataset.splits else ""
+        return f"split={split} of {base} is a benchmark or holds one{other}"
     return ""
 
 

@@ -3,7 +3,7 @@
   python -m metaagent_x.tasks.datasets fetch polaris aime25 livecodebench:release=v6 --to data
   python -m metaagent_x.tasks.datasets check polaris --path data/polaris --against aime25 --write clean.jsonl
 
-Exit codes: 0 done, 2 bad input, 3 interrupted (the same command goes on), 1 anything else.
+Exit codes: 0 done, 2 bad input, 3 interrupted (repeat the command), 1 anything else.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return 1
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on from here")
+        _say("interrupted; repeat the command, what was fetched is kept")
         return 3
 
 

@@ -1,6 +1,6 @@
 """From a row of a code dataset to its task and rubric.
 
-Rows to train on keep public and hidden tests apart: no hidden test has an input that the agents see, and a row without
+Rows to train on keep public and hidden tests apart: no hidden test has the input of a public one, and a row without
 hidden tests is dropped. Rows of benchmarks are judged on the official list, which holds the public tests too
 (`metadata["hidden_tests"]` counts the others). Which of the two a row is follows from its split: "train" and
 "validation" are for training, "test" and "valid" (of CodeContests) are benchmarks.

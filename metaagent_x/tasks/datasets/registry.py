@@ -175,7 +175,8 @@ def parse(spec: str) -> tuple[Dataset, dict[str, str]]:
     for part in filter(None, text.split(",")):
         option, equals, value = (side.strip() for side in part.partition("="))
         if not equals or not value or option not in known or option in options:
-            raise DatasetError(f"{spec!r}: {part!r} is not an option of {name}, each once; known: {', '.join(known)}")
+            ways = ", ".join(f"{one}=..." for one in known)
+            raise DatasetError(f"{spec!r}: {part!r} is not an option of {name}, each once; it has {ways}")
         options[option] = value
     if options.get("split", "all") not in (*dataset.splits, "all"):
         raise DatasetError(f"{spec!r}: {name} has the splits {', '.join(dataset.splits)}; all reads every one")
