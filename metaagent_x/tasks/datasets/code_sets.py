@@ -2,8 +2,7 @@
 
 Rows to train on keep public and hidden tests apart: no hidden test has the input of a public one, and a row without
 hidden tests is dropped. Rows of benchmarks are judged on the official list, which holds the public tests too
-(`metadata["hidden_tests"]` counts the others). Which of the two a row is follows from its split: "train" and
-"validation" are for training, "test" and "valid" (of CodeContests) are benchmarks.
+(`metadata["hidden_tests"]` counts the others). Which of the two a row is follows from its split: "test" is a benchmark.
 
 A task that asks for a function says so at the end of its prompt, with the code to begin with. Reference programs never
 stand in a task or its metadata; `registry.solutions` reads them.
@@ -223,7 +222,7 @@ def apps_solutions(row: Row) -> list[str]:
 
 
 def code_contests(row: Row) -> Pair:
-    """CodeContests: hidden are private and generated tests. Splits "valid" and "test" are benchmarks.
+    """CodeContests: hidden are private and generated tests. The test split is a benchmark.
 
     44 of the 165 test rows have no private test; they stay in the benchmark, which then judges on the others.
     """
@@ -239,7 +238,7 @@ def code_contests(row: Row) -> Pair:
     metadata = row.plain("source", "difficulty", "cf_rating")
     return _pair(
         row, f"code_contests/{row.text('name')}", row.text("description"), public, private + generated, metadata,
-        benchmark=row.split in ("valid", "test"), time_limit_s=seconds or TIME_LIMIT_S,
+        benchmark=row.split == "test", time_limit_s=seconds or TIME_LIMIT_S,
         memory_mb=memory_mb or MEMORY_MB,
     )  # fmt: skip
 

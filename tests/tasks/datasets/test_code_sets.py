@@ -142,7 +142,9 @@ def test_apps_levels_can_be_chosen(write):
 # CodeContests
 
 
-def test_code_contests_hides_private_and_generated_tests(write):
+@pytest.mark.parametrize("file", ["train.jsonl", "valid.jsonl"])
+def test_code_contests_hides_private_and_generated_tests(write, file):
+    """Also in the split for validation, which may be trained on: only the test split follows an official list."""
     rows = [
         contest(
             "a", [("1", "1")], [("2", "2"), ("1\n", "1")], [("3", "3"), ("2", "2")], memory_limit_bytes=256_000_000
@@ -151,7 +153,7 @@ def test_code_contests_hides_private_and_generated_tests(write):
         contest("c", [("1", "1")]),
         contest("d", [], [("2", "2")], input_file="in.txt"),
     ]
-    pairs, dropped = load_report("code_contests", write(*rows))
+    pairs, dropped = load_report("code_contests", write(*rows, name=file))
     (a, hidden), (_, b) = pairs
     assert inputs(a.public_tests) == ["1"] and inputs(hidden.tests) == ["2", "3"]
     assert (hidden.time_limit_s, hidden.memory_mb) == (4.0, 244) and (b.time_limit_s, b.memory_mb) == (1.5, 512)
