@@ -221,15 +221,23 @@ def _power(base: Value, exponent: Value) -> Value:
     return result
 
 
+_HALF, _ONE = Fraction(1, 2), Fraction(1)
+_UNITY = {  # e^{i pi/6} and e^{i pi/4}
+    6: Value({(("3", _HALF),): _HALF, (("i", _ONE),): _HALF}, {(): _ONE}),
+    4: Value({(("2", _HALF),): _HALF, (("2", _HALF), ("i", _ONE)): _HALF}, {(): _ONE}),
+}
+
+
 def _turn(base: Value, exponent: Value) -> Value:
-    """e^{i pi k/2}."""
+    """e^{i pi k/6} and e^{i pi k/4}."""
     turn: Monomial = ((r"\pi", Fraction(1)), ("i", Fraction(1)))
     if base != _generator("e") or exponent.top.keys() != {turn} or exponent.bottom.keys() != {()}:
         raise Unreadable("exponent")
-    quarters = 2 * exponent.top[turn] / exponent.bottom[()]
-    if quarters.denominator != 1:
-        raise Unreadable("exponent")
-    return _power(_generator("i"), _constant(quarters % 4))
+    turns = exponent.top[turn] / exponent.bottom[()]
+    for part, unit in _UNITY.items():
+        if (turns * part).denominator == 1:
+            return _power(unit, _constant(turns * part % (2 * part)))
+    raise Unreadable("exponent")
 
 
 def _root(base: Value, degree: int) -> Value:
