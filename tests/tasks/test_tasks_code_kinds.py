@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 
-from metaagent_x.sandbox import Limits
-from metaagent_x.tasks import contained
+from metaagent_x.sandbox import Limits, SandboxFailure
+from metaagent_x.tasks import contained, kinds
 from metaagent_x.tasks.code import UnsupportedTest, judge
 
 KINDS = ("stdin", "call", "assert")
@@ -29,7 +29,7 @@ def one(program, test, limits=LIMITS):
     return result
 
 
-def posed(kind, expected, given=7):
+def posed(kind, expected, given: int | str = 7):
     """A test of that kind that asks for f(given) == expected; both are text for stdin."""
     if kind == "stdin":
         return {"kind": "stdin", "input": str(given), "output": str(expected)}
@@ -98,6 +98,8 @@ def test_what_is_no_plain_data_is_refused(data):
         ("import numpy\ndef f(x): return numpy.cumsum(x), numpy.float32(0.5)",
          call_test([[1, 2]], [[1, 3], 0.5]), "passed"),
         ("import fractions\ndef f(x): return fractions.Fraction(x, 2)", call_test([1], 0.5), "passed"),
+        ("import sympy\ndef f(x): return [sympy.Integer(x) ** 70, sympy.Float(0.5)]",
+         call_test([2], [2**70, 0.5]), "passed"),
         ("def f(x): return 10**5000", call_test([0], 10**5000), "passed"),
         ("def f(x): return 10**5000", call_test([0], 10**5000 + 1), "wrong_answer"),
         ("def g(x): return x", call_test([0], 0), "error"),
@@ -170,6 +172,8 @@ def test_details_say_what_and_where():
         (call_test("[1", "1"), "cannot be read"),
         (call_test([object()], 1), "object, which is no plain data"),
         (assert_test("assert f(1"), "cannot be read"),
+        ({"kind": "stdin", "input": "", "output": "", "checker": "close"}, "'close' is not one of unordered_lines"),
+        (call_test([1], 1) | {"checker": "any_case"}, "kind 'call'; a checker reads printed text only"),
         (assert_test(None), "input is NoneType, not text"),
     ],
 )
@@ -323,7 +327,7 @@ FORGERIES = {
     "closed descriptors": "import os\ndef f(x):\n    os.closerange(0, 64)\n    return 1",
     "endless output": "def f(x):\n    while True: print('x' * 1000)",
     "endless line to all descriptors": (
-        "import os\ndef f(x):\n    while True:\n        for fd in range(3, 64):\n            try:\n"
+        "import os\ndef f(x):\n    for _ in range(200):\n        for fd in range(3, 64):\n            try:\n"
         "                os.write(fd, b'1' * 65536)\n            except OSError:\n                pass"
     ),
     "raising repr": (
@@ -338,8 +342,8 @@ FORGERIES = {
     "generator": "def f(x):\n    while True: yield x",
     "recursion in the result": "def f(x):\n    y = []\n    y.append(y)\n    return y",
     "deep result": "def f(x):\n    y = 1\n    for _ in range(10**5): y = [y]\n    return y",
-    "wide result": "def f(x): return [[]] * 10**7",
-    "huge number": "def f(x): return 1 << 10**8",
+    "wide result": "def f(x): return [[]] * 2 * 10**6",
+    "huge number": "def f(x): return 1 << 3 * 10**7",
     "assertion error": "def f(x): raise AssertionError",
     "stopped iteration": "def f(x): raise StopIteration",
     "own base exception": "class E(BaseException): pass\ndef f(x): raise E",
@@ -364,6 +368,77 @@ def test_a_verdict_cannot_be_forged(kind):
         found = dict(zip(FORGERIES, results, strict=True))
     assert not [name for name, result in found.items() if result.passed]
     assert {result.status for result in found.values()} >= {"wrong_answer", "error", "wall", "output"}
+
+
+@pytest.mark.fault("B021")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for got, wanted in zip(map(f, [1, 2]), [3, 4]):\n    assert got == wanted",
+        "assert all(map(lambda x: f(x) == 3, [1, 2]))",
+        "assert [*map(f, [1])] in ([], [3])",
+    ],
+)
+@pytest.mark.parametrize("name", ["StopIteration", "StopAsyncIteration", "ExceptionGroup", "GeneratorExit"])
+def test_what_a_program_raises_ends_no_loop_of_its_test(source, name):
+    assert one(f"def f(x): raise {name}('', [OSError()])", assert_test(source)).status == "error"
+
+
+def test_an_entry_point_may_have_the_name_of_a_builtin():
+    """MBPP asks for a function `sum` of two numbers."""
+    test = assert_test("assert sum(10, 15) == 6", "sum")
+    assert one("def sum(a, b): return 6", test).passed
+    assert one("def sum(a, b): return 7", test).status == "wrong_answer"
+
+
+def test_only_names_that_a_test_reads_are_asked_of_the_program():
+    """An attribute of that name is none."""
+    table = "count = list(range(10**6))\ndef f(x): return [1, 1, 2]"
+    assert one(table, assert_test("assert f(0).count(1) == 2")).passed
+    result = one(table, assert_test("assert f(0) == count"))
+    assert (result.status, result.detail) == ("error", "ValueError: a value of more than 4 MiB")
+
+
+def test_an_answer_much_longer_than_the_expected_one_is_not_read():
+    """The host would need a hundred times its memory; and its hashes may be chosen to take quadratic time."""
+    result = one("def f(x): return [[]] * 10**5", call_test([0], [[]]))
+    assert result.status == "wrong_answer" and result.detail.startswith("returned much more than expected: ")
+    assert one("def f(x): return [(0j,)] * 10**4", call_test([0], [[0]] * 10**4)).passed
+    equal_hashes = [number * (2**61 - 1) for number in range(contained.MAX_HASHED + 1)]
+    for data in ({"set": equal_hashes}, {"frozenset": equal_hashes}, {"dict": [[key, 0] for key in equal_hashes]}):
+        with pytest.raises(contained.NotPlain, match="more than 10000"):
+            contained.decode(data)
+    texts = {str(number): number for number in equal_hashes}
+    assert contained.decode(contained.encode(texts)) == texts
+
+
+def test_what_a_result_says_can_be_written_as_text():
+    """A program's text may hold halves of characters, which no file and no tokenizer takes."""
+    write = 'import os\ndef f(x):\n    os.write(3, b\'{"problem": "\\\\ud800"}\')\n    os._exit(0)'
+    raising = "def f(x): raise ValueError('\\ud800')"
+    for result in (one(write, call_test([0], 1)), one(raising, assert_test("f(1)")), one(raising, call_test([0], 1))):
+        assert "ud800" in result.detail and (result.detail + result.got).encode()
+
+
+@pytest.mark.fault("B025")
+def test_processes_of_assert_tests_are_kept_but_not_without_end(monkeypatch):
+    """verl-project/verl PR#7254: one more server for each sample."""
+    test, run = assert_test("assert f(1) == 1"), kinds.Program.run
+    for wall_s in range(5, 5 + 2 * kinds.KEPT):
+        assert one("def f(x): return x", test, dataclasses.replace(LIMITS, wall_s=wall_s)).passed
+    assert len(kinds._shelf) == kinds.KEPT
+
+    def fail(program, *given):
+        if program.driver.endswith("serve"):
+            raise SandboxFailure("no process")
+        return run(program, *given)
+
+    before = open_descriptors()
+    monkeypatch.setattr(kinds.Program, "run", fail)
+    for _ in range(2 * kinds.KEPT):
+        with pytest.raises(SandboxFailure, match="no process"):
+            one("def f(x): return x", test)
+    assert open_descriptors() <= before + 2
 
 
 @pytest.mark.parametrize(
