@@ -149,21 +149,25 @@ _EMPTY = re.compile(r"\\emptyset|\\varnothing|\\\{\\\}|no (?:real )?solutions?|(
 _INFINITE = re.compile(r"([+-]?)(?:\\infty|infinity|inf)")
 
 
+@functools.lru_cache(maxsize=1024)
+def _outside(text: str) -> frozenset[int]:
+    """Where the letters, signs and commands outside all brackets begin."""
+    positions, depth = set(), 0
+    for step in _STEP.finditer(text):
+        if depth == 0:
+            positions.add(step.start())
+        depth += (step.group() in _OPEN) - (step.group() in _CLOSE)
+    return frozenset(positions)
+
+
 def _pieces(text: str, at: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """The text cut where `at` matches outside all brackets, and what was cut out."""
-    if not at.search(text):
-        return [text.strip()], []
-    parts, marks, depth, start, position = [], [], 0, 0, 0
-    while position < len(text):
-        if depth == 0 and (match := at.match(text, position)):
+    parts, marks, start = [], [], 0
+    for match in at.finditer(text):
+        if match.start() in _outside(text):
             parts.append(text[start : match.start()].strip())
             marks.append(match.group())
-            start = position = match.end()
-            continue
-        step = _STEP.match(text, position)
-        assert step is not None
-        depth += (step.group() in _OPEN) - (step.group() in _CLOSE)
-        position = step.end()
+            start = match.end()
     return [*parts, text[start:].strip()], marks
 
 
@@ -402,15 +406,14 @@ def _equal(a: Form, g: Form, same: Compare) -> bool | None:
     if isinstance(a, Atom) and isinstance(g, Group) and _LABELS.fullmatch(a.text):  # AC for A, C
         a = Group(tuple(map(Atom, a.text)))
     if isinstance(a, Group) or isinstance(g, Group):
-        left, right = (form.parts if isinstance(form, Group) else (form,) for form in (a, g))
+        left, right = (dict.fromkeys(form.parts if isinstance(form, Group) else (form,)) for form in (a, g))
         if (len(_names(left)) > 1) != (len(_names(right)) > 1):  # x = 1, y = 2 is not 1, 2
             return False
-        covered = _all(_any(_equal(x, y, same) for y in right) for x in left)
-        return (
-            _all((covered, _all(_any(_equal(x, y, same) for x in left) for y in right)))
-            if covered is not False
-            else False
-        )
+        extra, missing = [x for x in left if x not in right], [y for y in right if y not in left]
+        covered = _all(_any(_equal(x, y, same) for y in right) for x in extra)
+        if covered is False:
+            return False
+        return _all((covered, _all(_any(_equal(x, y, same) for x in left) for y in missing)))
     if isinstance(a, Matrix) and isinstance(g, Row):
         a = _column(a)
     if isinstance(g, Matrix) and isinstance(a, Row):
@@ -434,7 +437,7 @@ def _equal(a: Form, g: Form, same: Compare) -> bool | None:
     return False
 
 
-def _names(parts: tuple[Form, ...]) -> set[str]:
+def _names(parts: Iterable[Form]) -> set[str]:
     return {part.name for part in parts if isinstance(part, Named)}
 
 

@@ -28,7 +28,7 @@ def spellings(a, b, root):
     yield rf"{frac(a)} - (-1)({frac(b / 2)})\sqrt{{{4 * root}}}"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rationals, rationals, roots, rationals)
 def test_a_respelt_value_is_equal_and_a_changed_one_is_not(a, b, root, change):
     ways = list(spellings(a, b, root))
@@ -42,7 +42,7 @@ def test_a_respelt_value_is_equal_and_a_changed_one_is_not(a, b, root, change):
             assert not is_equivalent(other, ways[0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(rationals, min_size=2, max_size=5, unique=True), st.randoms(use_true_random=False), rationals)
 def test_lists_are_sets_and_tuples_are_not(values, random, extra):
     gold = ", ".join(map(frac, values))
@@ -56,7 +56,7 @@ def test_lists_are_sets_and_tuples_are_not(values, random, extra):
     assert is_equivalent(f"{gold}, {frac(extra)}", gold) == (extra in values)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rationals, rationals, st.sampled_from("[("), st.sampled_from("])"))
 def test_an_interval_is_its_inequality_and_no_other(x, y, left, right):
     low, high = min(x, y), max(x, y) + 1
