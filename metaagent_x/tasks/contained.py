@@ -41,6 +41,7 @@ FILE = "main.py"  # the program, in tracebacks
 TESTS = "tests.py"
 MAX_DEPTH = 100
 MAX_LINE = 4 << 20  # bytes of one message
+TRACEBACK_CHARS = 8000
 MAX_HASHED = 10_000  # members of a set, keys of a dict: with hashes that a program chose, they take quadratic time
 SMALL_BITS = 64  # larger integers travel as hexadecimal digits: reading those takes linear time and has no limit
 RECURSION = 50_000  # contest graders allow deep recursion
@@ -170,12 +171,12 @@ def _find(module: types.ModuleType, entry_point: str) -> Callable[..., Any]:
 
 
 def _told(problem: BaseException) -> str:
-    """The traceback, without the frames of this file."""
+    """The end of the traceback, without the frames of this file."""
     frames = problem.__traceback__
     while frames is not None and frames.tb_frame.f_globals is globals():
         frames = frames.tb_next
     try:
-        return "".join(traceback.format_exception(type(problem), problem, frames))
+        return "".join(traceback.format_exception(type(problem), problem, frames))[-TRACEBACK_CHARS:]
     except BaseException:
         return type(problem).__name__ + "\n"
 
@@ -247,7 +248,7 @@ def serve(_: str, program: types.CodeType | str) -> None:
         except MemoryError:
             raise
         except BaseException as problem:
-            return {"raised": type(problem).__name__, "told": _told(problem)[-MAX_DEPTH * 100 :]}
+            return {"raised": type(problem).__name__, "told": _told(problem)}
 
     def start() -> list[str]:
         kept.append(_load(program, {}))
