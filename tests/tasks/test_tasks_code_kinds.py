@@ -112,6 +112,66 @@ def test_calls(program, test, status):
     assert one(program, test, dataclasses.replace(LIMITS, memory_mb=512)).status == status
 
 
+STACK = "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\n"
+STYLES = {
+    "stdin": [
+        "input()\nprint(sum(map(int, input().split())), end='')\nexit()",
+        "print(sum(map(int, open(0).read().split()[1:])))",
+        "import os, sys\nprint(sum(map(int, os.read(0, os.fstat(0).st_size).split()[1:])))\n"
+        "sys.stdout.flush()\nos._exit(0)",
+        "import mmap\nprint(sum(map(int, mmap.mmap(0, 0, prot=mmap.PROT_READ).read().split()[1:])))",
+        "words = []\ntry:\n    while True: words += input().split()\nexcept EOFError: print(sum(map(int, words[1:])))",
+        "import sys\ninput = sys.stdin.buffer.readline\ninput()\n"
+        "sys.stdout.buffer.write(b'%d' % sum(map(int, input().split())))",
+        "import fileinput\nprint(sum(map(int, list(fileinput.input())[1].split())))",
+        "import atexit\ninput()\natexit.register(print, sum(map(int, input().split())))",
+        "import io, sys\nsys.stdout = io.StringIO()\ninput()\nprint(sum(map(int, input().split())))\n"
+        "sys.__stdout__.write(sys.stdout.getvalue())",
+        STACK + "def f(n): return n and 1 + f(n - 1)\ndef main(): print(f(20_000) and 6)\n"
+        "thread = threading.Thread(target=main)\nthread.start()\nthread.join()",
+        "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY,) * 2)\nprint(6)",
+        "import asyncio\nasync def main():\n    await asyncio.sleep(0)\n    print(6)\nasyncio.run(main())",
+        "import __main__, pickle\nclass A: x = 6\nif __name__ == '__main__':\n"
+        "    print(pickle.loads(pickle.dumps(A())).x if __main__.A is A else 0)",
+        "from concurrent.futures import ThreadPoolExecutor as T\ninput()\n"
+        "with T(2) as t: print(sum(t.map(int, input().split())))",
+        "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass(order=True, slots=True)\n"
+        "class A:\n    x: int\n    y: list[A] | None = None\nprint(max(A(1), A(6)).x)",
+    ],
+    "call": [
+        "class Solution:\n    @staticmethod\n    def f(x): return sum(x)",
+        "class Solution:\n    def __init__(self): self.n = 0\n    def f(self, x): self.n += sum(x); return self.n",
+    ],
+    "both": [
+        "def f(x): return sum(x)\ndef main():\n    print(f(list(map(int, input().split()))))\n"
+        "if __name__ == '__main__':\n    main()",
+        "import doctest\ndef f(x): return sum(x)\nif __name__ == '__main__':\n    doctest.testmod()\n    exit()",
+        "import functools\nf = functools.partial(sum)",
+        "import functools\n@functools.cache\ndef g(x): return x[0] + g(x[1:]) if x else 0\n"
+        "def f(x): return g(tuple(x))",
+        "def f(x):\n    n = 0\n    while x: n += x.pop()\n    return n",
+        "import asyncio\nasync def g(x): return sum(x)\ndef f(x): return asyncio.run(g(x))",
+        "import sys\ndef g(x): return sum(x)\ndef f(x): return getattr(sys.modules[__name__], 'g')(x)",
+        "import enum\nclass E(enum.IntEnum): A = 6\ndef f(x): return E(sum(x))",
+        "class F:\n    def __call__(self, x): return sum(x)\nf = F()",
+        "import inspect\ndef f(x): return sum(x) if 'sum' in inspect.getsource(f) else 0",
+        STACK + "def f(x):\n    out = []\n    thread = threading.Thread(target=lambda: out.append(sum(x)))\n"
+        "    thread.start()\n    thread.join()\n    return out[0]",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "kinds_of_test"), [("stdin", "stdin"), ("call", "call"), ("both", "call assert")])
+def test_right_programs_pass_in_all_styles(style, kinds_of_test):
+    tests = {
+        "stdin": {"kind": "stdin", "input": "3\n1 2 3\n", "output": "6\n"}, "call": call_test([[1, 2, 3]], 6),
+        "assert": assert_test("assert f([1, 2, 3]) == 6"),
+    }  # fmt: skip
+    limits = dataclasses.replace(LIMITS, memory_mb=512)
+    results = [(text, one(text, tests[kind], limits)) for kind in kinds_of_test.split() for text in STYLES[style]]
+    assert not [pair for pair in results if not pair[1].passed]
+
+
 HELPERS = "def double(x): return 2 * x\ndef f(x): return double(x) + 1\n"
 PAIRS = "class Pair:\n    def __init__(self, a, b): self.a, self.b = a, b\n    def sum(self): return self.a + self.b\n"
 TREES = "class Node:\n    def __init__(self, v): self.v = v; self.left = self.right = None\n" + (
