@@ -391,7 +391,7 @@ FORGERIES = {
     "endless output": "def f(x):\n    while True: print('x' * 1000)",
     "endless line to all descriptors": (
         "import os\ndef f(x):\n    for _ in range(200):\n        for fd in range(3, 64):\n            try:\n"
-        "                os.write(fd, b'1' * 65536)\n            except OSError:\n                pass"
+        "                os.write(fd, b'{' * 65536)\n            except OSError:\n                pass"
     ),
     "raising repr": (
         "class E(Exception):\n    def __repr__(self): raise self\n    __str__ = __repr__\ndef f(x): raise E"
@@ -405,7 +405,7 @@ FORGERIES = {
     "generator": "def f(x):\n    while True: yield x",
     "recursion in the result": "def f(x):\n    y = []\n    y.append(y)\n    return y",
     "deep result": "def f(x):\n    y = 1\n    for _ in range(10**5): y = [y]\n    return y",
-    "wide result": "def f(x): return [[]] * 2 * 10**6",
+    "wide result": "def f(x): return [[]] * 10**5 + ['x' * 5 * 10**6]",
     "huge number": "def f(x): return 1 << 3 * 10**7",
     "assertion error": "def f(x): raise AssertionError",
     "stopped iteration": "def f(x): raise StopIteration",
