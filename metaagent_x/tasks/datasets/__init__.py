@@ -43,7 +43,9 @@ def load_report(name: str, path: str | None = None) -> tuple[Pairs, collections.
       name: a key of `DATASETS`, with options or without ("apps:split=test"). Without a split the first of the dataset
         is read, and all of a file that is named itself.
       path: a file (.jsonl, .jsonl.gz, .json, .parquet, .arrow), a folder of such files, a folder made by `fetch`, or a
-        TFDS folder. None: the folder NAME in $METAAGENT_X_DATA, or else in ./data.
+        TFDS folder; or "hub:REPO@REVISION", of the Hugging Face hub, either left out for what the registry names: it is
+        fetched once, into `hub/` of the folder of all datasets (`fetch` does the same with a progress bar). None: NAME
+        in that folder, which is $METAAGENT_X_DATA, or else ./data.
 
     Returns:
       The pairs, ids unique; and how many rows were dropped, by reason.

@@ -85,8 +85,8 @@ def _check(parsed: argparse.Namespace) -> int:
     name = parsed.name
     if parsed.split:
         name += ("," if ":" in name else ":") + f"split={parsed.split}"
-    dataset, _ = datasets.parse(name)
-    if changed := altered(place := place_of(dataset, parsed.path)):
+    dataset, options = datasets.parse(name)
+    if changed := altered(place := place_of(dataset, parsed.path, options)):
         raise DatasetError(
             f"{name}: {changed[0]} is not what was fetched; repeat: python -m metaagent_x.tasks.datasets fetch "
             f"{dataset.name} --to {place.parent}"

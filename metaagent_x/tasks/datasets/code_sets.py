@@ -550,25 +550,28 @@ def mbpp(row: Row) -> Pair:
 
 
 def _tested_function(row: Row, asserts: Sequence[str], setup: str) -> str:
-    """The function that all assertions call; if they share several, the first that the reference program defines."""
+    """The function that all assertions call; if they share several, the first that the reference program defines.
+
+    It may have the name of a builtin (`sum` of row 126), but then only the reference program tells.
+    """
     called = [_called(row, "test_list", test) for test in asserts]
     own = {node.name for node in ast.walk(_tree(row, "test_setup_code", setup)) if isinstance(node, _DEFINITIONS)}
     shared = [name for name in called[0] if all(name in names for names in called) and name not in own]
-    if not shared:
-        raise row.error("test_list", "the assertions call no function in common")
     program = row.optional_text("code")
     defined = [name for name in shared if re.search(rf"^\s*def\s+{name}\b", program, re.MULTILINE)]
-    return (defined or shared)[0]
+    candidates = defined or [name for name in shared if not hasattr(builtins, name)]
+    if not candidates:
+        raise row.error("test_list", "the assertions call no function in common")
+    return candidates[0]
 
 
 _DEFINITIONS = ast.FunctionDef | ast.ClassDef
 
 
 def _called(row: Row, field: str, source: str) -> list[str]:
-    """Names of the functions that a piece of code calls, built-in ones left out, in order."""
+    """Names of the functions that a piece of code calls, in order."""
     nodes = ast.walk(_tree(row, field, source))
-    names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return [name for name in names if not hasattr(builtins, name)]
+    return [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
 def _tree(row: Row, field: str, source: str) -> ast.Module:

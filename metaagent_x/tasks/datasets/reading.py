@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from metaagent_x.tasks.datasets.files import open_rows
 from metaagent_x.tasks.datasets.registry import Dataset, parse
-from metaagent_x.tasks.datasets.rows import Dropped, Row
+from metaagent_x.tasks.datasets.rows import DatasetError, Dropped, Row
 from metaagent_x.tasks.task import Rubric, Task
 
 Progress = Callable[[str, int, int], None]
@@ -35,10 +35,10 @@ class Item:
 
 
 def read(name: str, path: str | None = None, progress: Progress = silent) -> list[Item]:
-    """Every row of a dataset. Ids are unique: of rows that share one, the first counts. Questions may repeat.
+    """Every row of a dataset. Ids are unique: a row that repeats an earlier one is dropped. Questions may repeat.
 
     Raises:
-      DatasetError: as `load_report`.
+      DatasetError: as `load_report`; two different questions with one id.
     """
     dataset, _ = parse(name)
     items: list[Item] = []
@@ -50,7 +50,7 @@ def read(name: str, path: str | None = None, progress: Progress = silent) -> lis
 
 def converted(dataset: Dataset, rows: Iterable[Row]) -> Iterator[tuple[Row, Item]]:
     """Rows, each with what became of it."""
-    ids: set[str] = set()
+    first: dict[str, tuple[str, int]] = {}  # id -> where it stood, and what it asked
     for row in rows:
         item = Item(row.place, row.number, row.split)
         try:
@@ -58,11 +58,16 @@ def converted(dataset: Dataset, rows: Iterable[Row]) -> Iterator[tuple[Row, Item
         except Dropped as reason:
             yield row, dataclasses.replace(item, dropped=str(reason))
             continue
-        if task.id in ids:
-            yield row, dataclasses.replace(item, dropped="id of an earlier row")
-        else:
-            ids.add(task.id)
+        place, question = first.setdefault(task.id, (row.place, hash(task.prompt)))
+        if place == row.place:
             yield row, dataclasses.replace(item, task=task, rubric=rubric)
+        elif question == hash(task.prompt):
+            yield row, dataclasses.replace(item, dropped="row repeated")
+        else:
+            raise DatasetError(
+                f"{row.place}: asks something else than {place} under the same id, {task.id!r}; read the files by "
+                "themselves, or give the rows ids of their own"
+            )
 
 
 def _reviewed(dataset: Dataset, items: list[Item]) -> list[Item]:

@@ -39,7 +39,7 @@ def test_a_task_id_counts_once(write):
         apps(1, [("1", "1"), ("2", "2")]), apps(1, [("3", "3"), ("4", "4")]), apps(2, [("1", "1"), ("2", "2")])
     )
     found = report("apps", path)
-    assert found.tasks == 2 and found.dropped["id of an earlier row"]["rows"] == 1
+    assert found.tasks == 2 and found.dropped["row repeated"]["rows"] == 1
 
 
 @pytest.mark.parametrize("gold", ["\\frac{1}{2}}{", "{", "}"])

@@ -415,3 +415,13 @@ def test_solutions_are_those_in_python_3(write):
     assert list(solutions("apps", path)) == [("apps/train/1", ["a", "b"]), ("apps/train/2", [])]
     with pytest.raises(DatasetError, match=r"polaris: has no reference programs; these have: apps, code_contests"):
         list(solutions("polaris", path))
+
+
+def test_mbpp_may_ask_for_a_function_with_the_name_of_a_builtin(write):
+    """Row 126 asks for `sum`, which is not Python's."""
+    tests = ["assert sum(10, 15) == 6", "assert sum(100, 150) == 93"]
+    program = "def sum(a, b):\n    return 1"
+    ((task, rubric),) = load("mbpp", write(mbpp(126, test_list=tests, code=program)))
+    assert "the function `sum`" in task.prompt and rubric.tests[0]["entry_point"] == "sum"
+    with pytest.raises(DatasetError, match="no function in common"):
+        load("mbpp", write(mbpp(126, test_list=tests, code="")))

@@ -182,6 +182,21 @@ def test_a_fetched_folder_has_the_files_and_says_what_they_are(hub, tmp_path):
     assert len(pairs) == 2000 and pairs[7][1].gold == ("8",)
 
 
+def test_a_dataset_opens_from_the_hub_by_id_and_revision(hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("METAAGENT_X_DATA", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    assert len(datasets.load("math500", "hub:")) == 2000
+    other = "0" * 40
+    hub.commits[other] = {"test.jsonl": rows(3)}
+    assert len(datasets.load("math500", f"hub:{hub.repo}@{other}")) == 3
+    hub.close()
+    hub.servers = []
+    assert len(datasets.load("math500", "hub:")) == 2000, "what was fetched once is there"
+    assert len(datasets.load("math500", f"hub:{hub.repo}@{other}")) == 3
+    with pytest.raises(datasets.DatasetError, match=r"revision/1111.*check the repository|hub:@1111"):
+        datasets.load("math500", "hub:@" + "1" * 40)
+
+
 @pytest.mark.fault("F146")
 def test_a_whole_folder_needs_no_network(hub, tmp_path):
     get(hub, tmp_path)

@@ -14,10 +14,10 @@ from metaagent_x.tasks.datasets import DATASETS, DatasetError, Dropped, Row, loa
 REAL = {
     "polaris": (857, {"gold is incomplete": 22}, {}),
     "apps:split=train": (4, {"no hidden tests": 3}, {"call": 8}),
-    "apps:split=test": (110, {"id of an earlier row": 16}, {"stdin": 545, "call": 671}),
+    "apps:split=test": (110, {"row repeated": 16}, {"stdin": 545, "call": 671}),
     "code_contests:split=train": (19, {}, {"stdin": 189}),
     "code_contests:split=test": (107, {}, {"stdin": 881}),
-    "livecodebench": (492, {"id of an earlier row": 41}, {"stdin": 735, "call": 449}),
+    "livecodebench": (492, {"row repeated": 41}, {"stdin": 735, "call": 449}),
     "humaneval": (101, {}, {"assert": 101}),
     "mbpp": (349, {}, {"assert": 1043}),
     "mbpp:split=train": (243, {}, {"assert": 485}),
@@ -231,3 +231,12 @@ def test_files_of_other_columns_are_told_apart(write, name):
     """huggingface/datasets#7676: the message names what is there and what was expected."""
     with pytest.raises(DatasetError, match=r"line 1: field '\w+': is missing; the row has a, b; a row of \w+ has \w+"):
         load(name, write({"b": 1, "a": 2}))
+
+
+def test_two_questions_under_one_id_are_refused_and_a_repeated_row_is_dropped(write):
+    """Two files that both number their rows from 1 would lose half of a benchmark."""
+    row = {"id": 1, "problem": "How much is 1 + 1?", "answer": 2}
+    _, dropped = load_report("aime25", write(row, row))
+    assert dropped == {"row repeated": 1}
+    with pytest.raises(DatasetError, match=r"line 2: asks something else than .* line 1 under the same id, 'aime25/1'"):
+        load("aime25", write(row, row | {"problem": "How much is 1 + 2?", "answer": 3}))
