@@ -223,8 +223,8 @@ def tables(report: Report) -> list[Table]:
     if golds := report.golds:
         failed = [f"{one['id']} ({one['gold'][:40]})" for one in golds["failed"]]
         other = [f"{one['id']} ({one['gold'][:40]})" for one in golds["respelled"]]
-        table.add_row("golds that are no right answer", _of(failed, golds["graded"]))
-        table.add_row("golds that are none respelled", _of(other, golds["graded"]))
+        table.add_row("golds refused as their own answer", _of(failed, golds["graded"]))
+        table.add_row("golds refused in another spelling", _of(other, golds["graded"]))
         table.add_row("integer golds: plus one accepted", _of(**_named(golds["next_integer"])))
     if programs := report.programs:
         failed = [f"{one['id']} ({one['reason'][:60]})" for one in programs["failed"]]
