@@ -105,11 +105,11 @@ def require(test: Mapping[str, Any], name: str) -> None:
         raise UnsupportedTest(f"{name} is of kind {kind!r}, which is not one of {', '.join(KINDS)}")
     fields = ("input", "output") + (("entry_point",) if kind != "stdin" else ())
     if missing := [field for field in fields if field not in test]:
-        raise UnsupportedTest(f"{name}, a {kind} test, has no {missing[0]}")
+        raise UnsupportedTest(f"{name}, of kind {kind}, has no {missing[0]}")
     text = ("input", "output") if kind == "stdin" else ("entry_point",) if kind == "call" else ("entry_point", "input")
     for field in text:
         if not isinstance(test[field], str):
-            raise UnsupportedTest(f"{name}, a {kind} test: {field} is {type(test[field]).__name__}, not text")
+            raise UnsupportedTest(f"{name}, of kind {kind}: {field} is {type(test[field]).__name__}, not text")
     if checker := test.get("checker"):
         known_checker(checker, kind, name)
     if kind != "stdin" and not test["entry_point"].isidentifier():
@@ -120,7 +120,7 @@ def require(test: Mapping[str, Any], name: str) -> None:
         elif kind == "assert":
             _names(test["input"])
     except (ValueError, TypeError, SyntaxError, RecursionError) as problem:
-        raise UnsupportedTest(f"{name}, a {kind} test, cannot be read: {problem}") from problem
+        raise UnsupportedTest(f"{name}, of kind {kind}, cannot be read: {problem}") from problem
 
 
 @functools.lru_cache(1024)

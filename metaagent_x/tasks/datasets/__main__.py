@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return 1
     except KeyboardInterrupt:
-        _say("interrupted; repeat the command, what was fetched is kept")
+        _say("interrupted; repeat the command (what has been fetched is kept)")
         return 3
 
 
@@ -166,16 +166,12 @@ def _parser() -> argparse.ArgumentParser:
         "damaged. HF_TOKEN and HF_ENDPOINT are honoured."
     )
     table = "\n".join(
-        f"  {name:<14} {one.hub.repo:<36} {one.hub.revision[:12] or 'newest':<13} {' '.join(one.splits)}"
+        f"  {name:<14} {one.hub.repo:<36} {one.hub.revision[:12]:<13} {' '.join(one.splits)}"
         for name, one in datasets.DATASETS.items()
-    )
-    kept = (
-        "A dataset whose commit is 'newest' gets the newest one at its first fetch; dataset.json records it, and\n"
-        "later fetches keep it."
     )
     get = commands.add_parser(
         "fetch", help="download datasets at fixed commits", formatter_class=raw, description=about,
-        epilog=f"datasets, repositories, commits, splits:\n{table}\n\n{kept}",
+        epilog=f"datasets, repositories, commits, splits:\n{table}",
     )  # fmt: skip
     get.set_defaults(run=_fetch)
     get.add_argument("names", nargs="+", metavar="NAME", help="apps, apps:split=train, livecodebench:release=v6")
@@ -194,7 +190,14 @@ def _parser() -> argparse.ArgumentParser:
     folder = "folder with tokenizer.json; without it, characters count"
     add("--least-share", type=_number(float, 0, 1), default=0.0, metavar="S", help=share)
     add("--tokenizer", type=pathlib.Path, metavar="DIR", help=folder)
-    add("--limit", type=_number(int, 0, 10**9), default=0, metavar="N", help="list the prompts that are longer")
+    add(
+        "--longer-than",
+        dest="limit",
+        type=_number(int, 0, 10**9),
+        default=0,
+        metavar="N",
+        help="list the prompts that are longer",
+    )
     add("--run-programs", action="store_true", help="judge the rows' own reference programs (contained; slow)")
     add("--write", type=pathlib.Path, metavar="FILE", help="JSONL of the rows without what was found")
     add("--json", type=pathlib.Path, metavar="FILE", help="the whole report")

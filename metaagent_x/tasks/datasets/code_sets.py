@@ -203,7 +203,7 @@ def apps_options(options: Mapping[str, str]) -> None:
 def _check_choice(options: Mapping[str, str], option: str, known: Sequence[str]) -> None:
     for value in options[option].split("+") if option in options else ():
         if value not in known:
-            raise ValueError(f"{option}={value!r}; choose of {', '.join(known)}, several joined by '+'")
+            raise ValueError(f"{option}={value!r}; choose from {', '.join(known)}, several joined by '+'")
 
 
 def apps_select(row: Row, options: Mapping[str, str]) -> bool:

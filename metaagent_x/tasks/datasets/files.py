@@ -122,7 +122,7 @@ def _check_columns(dataset: Dataset, place: str, values: Mapping) -> None:
     if absent:
         expected = ", ".join(column.replace("|", " or ") for column in dataset.columns)
         raise DatasetError(
-            f"{place}: field {absent[0].split('|')[0]!r}: is missing; the row has "
+            f"{place}: field {absent[0].split('|')[0]!r} is missing; the row has "
             f"{', '.join(sorted(values)) or 'no fields'}; a row of {dataset.name} has {expected}"
         )
 
@@ -157,8 +157,9 @@ def _files(dataset: Dataset, options: Mapping[str, str], at: pathlib.Path) -> li
         chosen = {file: split for file, split in files.items() if split == asked}
     if not chosen:
         there = ", ".join(sorted(set(filter(None, files.values())))) or "no file"
+        given = ",".join(f"{option}={value}" for option, value in options.items())
         raise DatasetError(
-            f"{dataset.name}: {at} holds nothing of split {asked} {dict(options) or ''}; it has {there}. "
+            f"{dataset.name}: {at} holds nothing of {dataset.name}:{given or f'split={asked}'}; it has {there}. "
             f"Ask for another as {dataset.name}:split=..."
         )
     return sorted(chosen.items())

@@ -176,10 +176,10 @@ def parse(spec: str) -> tuple[Dataset, dict[str, str]]:
         option, equals, value = (side.strip() for side in part.partition("="))
         if not equals or not value or option not in known or option in options:
             ways = ", ".join(f"{one}=..." for one in known)
-            raise DatasetError(f"{spec!r}: {part!r} is not an option of {name}, each once; it has {ways}")
+            raise DatasetError(f"{spec!r}: {part!r} is not an option; {name} takes {ways}, each at most once")
         options[option] = value
     if options.get("split", "all") not in (*dataset.splits, "all"):
-        raise DatasetError(f"{spec!r}: {name} has the splits {', '.join(dataset.splits)}; all reads every one")
+        raise DatasetError(f"{spec!r}: the splits of {name} are {', '.join(dataset.splits)}; split=all reads them all")
     try:
         if dataset.check_options:
             dataset.check_options(options)

@@ -51,7 +51,7 @@ class Row:
     split: str = ""
 
     def error(self, field: str, problem: str) -> DatasetError:
-        return DatasetError(f"{self.place}: field {field!r}: {problem}")
+        return DatasetError(f"{self.place}: field {field!r} {problem}")
 
     def has(self, *fields: str) -> bool:
         """True if one of the fields is there and is not null."""

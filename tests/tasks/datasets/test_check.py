@@ -194,7 +194,7 @@ def test_the_command_prints_a_table_and_writes_both_files(write, tmp_path, capsy
         (["no_such_set"], "unknown dataset"),
         (["polaris", "--path", "/nowhere"], "does not exist"),
         (["polaris", "--against", "no_such_set=/nowhere"], "unknown dataset"),
-        (["apps", "--split", "dev"], "has the splits"),
+        (["apps", "--split", "dev"], "the splits of"),
         (["polaris", "--tokenizer", "/nowhere"], "tokenizer.json is not there"),
         (["polaris", "--run-programs"], "no reference programs"),
         (["polaris", "--write", "/nowhere/clean.jsonl"], "--write: the folder /nowhere is not there"),
@@ -207,7 +207,7 @@ def test_bad_input_ends_with_code_2_and_a_reason(write, capsys, arguments, messa
     assert "bad input: " in (out := capsys.readouterr().out) and message in out and "Traceback" not in out
 
 
-@pytest.mark.parametrize("arguments", [["--limit", "-4"], ["--limit", "many"], ["--least-share", "7"]])
+@pytest.mark.parametrize("arguments", [["--longer-than", "-4"], ["--longer-than", "many"], ["--least-share", "7"]])
 def test_numbers_that_cannot_be_meant_are_refused(write, capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         main(["check", "polaris", "--path", write(*sums(1)), *arguments])

@@ -135,7 +135,7 @@ def test_apps_levels_can_be_chosen(write):
     assert chosen("apps") == list(levels)
     assert chosen("apps:difficulty=introductory") == ["introductory"]
     assert chosen("apps:difficulty=introductory+competition") == ["introductory", "competition"]
-    with pytest.raises(DatasetError, match="difficulty='easy'; choose of introductory, interview, competition"):
+    with pytest.raises(DatasetError, match="difficulty='easy'; choose from introductory, interview, competition"):
         load("apps:difficulty=easy", path)
 
 
@@ -207,9 +207,9 @@ def test_the_kind_of_a_row_is_that_of_its_tests(write):
     assert task.prompt == "Question 1." and rubric.tests[0]["kind"] == "stdin"
     ((_, rubric),) = load("livecodebench", write(livecodebench([call], starter_code=starter)))
     assert rubric.tests[0]["entry_point"] == "f"
-    with pytest.raises(DatasetError, match="field 'metadata': names no function, nor does the starter code"):
+    with pytest.raises(DatasetError, match="field 'metadata' names no function, nor does the starter code"):
         load("livecodebench", write(livecodebench([call])))
-    with pytest.raises(DatasetError, match="field 'private_test_cases': the tests are of two kinds"):
+    with pytest.raises(DatasetError, match="field 'private_test_cases' the tests are of two kinds"):
         load("livecodebench", write(livecodebench([stdin], [call], starter_code=starter)))
 
 
@@ -236,9 +236,9 @@ def test_windows_platforms_and_releases(write, tmp_path):
         ("from=20250101", "from='20250101' is not a date like 2025-01-31"),  # a date, but not as text
         ("to=2025-W01-1", "to='2025-W01-1' is not a date like 2025-01-31"),
         ("from=2025-05-01,to=2025-01-01", "from=2025-05-01 is later than to=2025-01-01"),
-        ("platform=leet", "platform='leet'; choose of atcoder, codeforces, leetcode"),
-        ("platform=leetcode+", "platform=''; choose of"),
-        ("release=v2", "holds nothing of split"),
+        ("platform=leet", "platform='leet'; choose from atcoder, codeforces, leetcode"),
+        ("platform=leetcode+", "platform=''; choose from"),
+        ("release=v2", "holds nothing of livecodebench:release=v2"),
     ):
         with pytest.raises(DatasetError, match=message):
             chosen(options)
@@ -265,7 +265,7 @@ def test_pickles_of_anything_but_one_text_are_refused(write, pickled):
     with pytest.raises(Undecodable):
         unpickled_text(pickled)
     row = livecodebench(private_test_cases=base64.b64encode(zlib.compress(pickled)).decode())
-    with pytest.raises(DatasetError, match="line 1: field 'private_test_cases': is neither JSON nor base64"):
+    with pytest.raises(DatasetError, match="line 1: field 'private_test_cases' is neither JSON nor base64"):
         load("livecodebench", write(row))
 
 
@@ -280,7 +280,7 @@ def test_packed_tests_that_swell_are_refused(write, monkeypatch):
     with pytest.raises(DatasetError, match="more than 1000 bytes after decompression"):
         load("livecodebench", write(row))
     row = livecodebench(private_test_cases=row["private_test_cases"][:-8])
-    with pytest.raises(DatasetError, match="'private_test_cases': is neither JSON nor base64"):
+    with pytest.raises(DatasetError, match="'private_test_cases' is neither JSON nor base64"):
         load("livecodebench", write(row))
 
 
@@ -376,7 +376,7 @@ def test_mbpp_splits_by_id(write, tmp_path):
     assert chosen("mbpp:split=test") == [11, 510] and chosen("mbpp:split=validation") == [511, 600]
     assert len(chosen("mbpp")) == 8, "a file that is named itself is read whole"
     assert chosen("mbpp", str(tmp_path)) == [11, 510], "of a folder the default split is read"
-    with pytest.raises(DatasetError, match="field 'task_id': is 975"):
+    with pytest.raises(DatasetError, match="field 'task_id' is 975"):
         chosen("mbpp", write(mbpp(975)))
 
 

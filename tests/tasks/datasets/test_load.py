@@ -194,23 +194,23 @@ def outcome(name, values, file):
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
-        ("polaris", {"problem": "p"}, r"line 2: field 'answer': .*a row without an answer"),
-        ("polaris", {"problem": "p", "answer": "  "}, r"line 2: field 'answer': .*a row without an answer"),
-        ("polaris", {"problem": "p", "answer": None}, r"line 2: field 'answer': .*a row without an answer"),
-        ("polaris", {"problem": "p", "answer": ["1"]}, r"line 2: field 'answer': is list"),
-        ("polaris", {"problem": "p", "answer": True}, r"line 2: field 'answer': is bool"),
-        ("polaris", {"question": "p", "answer": "1"}, r"line 2: field 'problem': is missing; the row has answer, q"),
-        ("polaris", {"problem": "", "answer": "1"}, r"line 2: field 'problem': is empty"),
-        ("gsm8k", {"question": "p", "answer": "12"}, r"line 2: field 'answer': .*a row without an answer"),
-        ("aime24", {"problem": "p", "solution": "s"}, r"line 2: field 'answer': .*a row without an answer"),
-        ("apps", {"question": "q", "input_output": "{"}, r"line 2: field 'input_output': unreadable JSON"),
+        ("polaris", {"problem": "p"}, r"line 2: field 'answer' .*a row without an answer"),
+        ("polaris", {"problem": "p", "answer": "  "}, r"line 2: field 'answer' .*a row without an answer"),
+        ("polaris", {"problem": "p", "answer": None}, r"line 2: field 'answer' .*a row without an answer"),
+        ("polaris", {"problem": "p", "answer": ["1"]}, r"line 2: field 'answer' is list"),
+        ("polaris", {"problem": "p", "answer": True}, r"line 2: field 'answer' is bool"),
+        ("polaris", {"question": "p", "answer": "1"}, r"line 2: field 'problem' is missing; the row has answer, q"),
+        ("polaris", {"problem": "", "answer": "1"}, r"line 2: field 'problem' is empty"),
+        ("gsm8k", {"question": "p", "answer": "12"}, r"line 2: field 'answer' .*a row without an answer"),
+        ("aime24", {"problem": "p", "solution": "s"}, r"line 2: field 'answer' .*a row without an answer"),
+        ("apps", {"question": "q", "input_output": "{"}, r"line 2: field 'input_output' unreadable JSON"),
         (
             "apps", {"question": "q", "input_output": '{"inputs": ["1"], "outputs": []}'},
-            r"line 2: field 'input_output': .*equal length",
+            r"line 2: field 'input_output' .*equal length",
         ),
         (
             "apps", {"question": "q", "input_output": {"inputs": [1], "outputs": ["1"]}},
-            r"line 2: field 'input_output': a test is int",
+            r"line 2: field 'input_output' a test is int",
         ),
     ],
 )  # fmt: skip
@@ -229,7 +229,7 @@ def test_broken_rows_are_named(write, name, row, message):
 @pytest.mark.parametrize("name", DATASETS)
 def test_files_of_other_columns_are_told_apart(write, name):
     """huggingface/datasets#7676: the message names what is there and what was expected."""
-    with pytest.raises(DatasetError, match=r"line 1: field '\w+': is missing; the row has a, b; a row of \w+ has \w+"):
+    with pytest.raises(DatasetError, match=r"line 1: field '\w+' is missing; the row has a, b; a row of \w+ has \w+"):
         load(name, write({"b": 1, "a": 2}))
 
 

@@ -45,7 +45,7 @@ def test_aime_in_its_published_forms(write, row, gold):
 
 @pytest.mark.parametrize("answer", ["1234", "-1", "1/2", 0.5, "about 7"])
 def test_answers_that_the_aime_cannot_have_are_named(write, answer):
-    with pytest.raises(DatasetError, match=r"field 'answer': is '.*'; answers of the AIME are integers from 0 to 999"):
+    with pytest.raises(DatasetError, match=r"field 'answer' is '.*'; answers of the AIME are integers from 0 to 999"):
         load("aime25", write({"problem": "p", "answer": answer}))
 
 
