@@ -118,15 +118,18 @@ def load(folder: Path | str, dtype: jax.typing.DTypeLike, mesh: Mesh | None = No
     with _Files(Path(folder)) as files:
         files.check({name: entry.stored.shape(_own_shape(shapes, entry)) for name, entry in entries.items()}, config)
         for name, (leaf, layer, stored) in entries.items():
+            # Waiting for each tensor, or the host would read ahead of the devices; and always a copy of what was read,
+            # or on a CPU the parameter could be the host's buffer itself.
             if layer is None:
-                params[leaf] = files.fetch(name, stored, shapes[leaf].shape, places[leaf]).astype(dtype)
-                continue
-            like, place = shapes["layers"][leaf], places["layers"][leaf]
-            if layer == 0:
-                params["layers"][leaf] = jnp.zeros(like.shape, dtype, device=place)
-            part = files.fetch(name, stored, like.shape[1:], _of_one_layer(place))
-            stack = _set_layer(params["layers"][leaf], part, layer, stored.axes, place)
-            params["layers"][leaf] = jax.block_until_ready(stack)  # or the host would read ahead of the devices
+                part = files.fetch(name, stored, shapes[leaf].shape, places[leaf])
+                params[leaf] = jax.block_until_ready(jnp.array(part, dtype, copy=True))
+            else:
+                like, place = shapes["layers"][leaf], places["layers"][leaf]
+                stack = params["layers"].pop(leaf) if layer else jnp.zeros(like.shape, dtype, device=place)
+                part = files.fetch(name, stored, like.shape[1:], _of_one_layer(place))
+                stack = _set_layer(stack, part, layer, stored.axes, place)
+                params["layers"][leaf] = jax.block_until_ready(stack)
+            del part
     return config, params
 
 
@@ -199,11 +202,11 @@ class _Files:
             if tensor.get_dtype() not in ("F32", "BF16", "F16"):
                 raise WeightsError(f"{where} is {tensor.get_dtype()}; only F32, BF16 and F16 can be read")
         for row in range(0, config.vocab_size if extra else 0, 4096):
-            head, embed = (self._slice(name)[row : row + 4096] for name in (HEAD, EMBED))
-            if not np.array_equal(head, embed):
+            end = min(row + 4096, config.vocab_size)
+            if not np.array_equal(self._slice(HEAD)[row:end], self._slice(EMBED)[row:end]):
                 raise WeightsError(
-                    f"{self._folder}: config.json says tie_word_embeddings, but {HEAD} differs from {EMBED} within "
-                    f"rows {row} to {row + len(head) - 1}; remove the tensor that is wrong, or untie them in config.json"
+                    f"{self._folder}: config.json says tie_word_embeddings, but {HEAD} differs from {EMBED} in "
+                    f"rows {row} to {end - 1}; remove the tensor that is wrong, or untie them there"
                 )
 
     def fetch(self, name: str, stored: _Stored, ours: tuple[int, ...], place: Sharding) -> Array:

@@ -147,14 +147,13 @@ def write_description(
     Raises:
         WeightsError: a combination of flags that no published architecture has.
     """
-    for family, (architecture, *flags) in _FAMILIES.items():
-        if flags == [config.qk_norm, config.qkv_bias]:
-            break
-    else:
+    families = {tuple(flags): (family, architecture) for family, (architecture, *flags) in _FAMILIES.items()}
+    if (config.qk_norm, config.qkv_bias) not in families:
         raise WeightsError(
             f"no published architecture has qk_norm={config.qk_norm} with qkv_bias={config.qkv_bias}; Qwen3 has True "
             "with False, Qwen2 False with True"
         )
+    family, architecture = families[config.qk_norm, config.qkv_bias]
     network = {
         "architectures": [architecture],
         "model_type": family,
