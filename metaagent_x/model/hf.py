@@ -316,6 +316,7 @@ def _write_tensors(folder: Path, config: Qwen3Config, params: Params, dtype: str
         # The library writes an array's memory, whatever its strides say; "pt" is what transformers asks for.
         held = {name: np.ascontiguousarray(tensor) for name, (_, tensor) in zip(names, tensors, strict=False)}
         save_file(held, folder / file, metadata={"format": "pt"})
+        shutil.copymode(folder / "config.json", folder / file)  # the library's files are for their owner alone
     if len(shards) > 1:
         where = {name: file for file, names in zip(files, shards, strict=True) for name in names}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}

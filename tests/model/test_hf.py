@@ -262,6 +262,8 @@ def test_a_transposed_matrix_is_written_in_its_own_order(odd, tmp_path):
         np.testing.assert_array_equal(found[f"model.layers.{i}.mlp.gate_proj.weight"], params["layers"]["gate"][i].T)
     with safe_open(tmp_path / "model.safetensors", framework="numpy") as file:
         assert file.metadata() == {"format": "pt"}
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1, "every file is for the same readers"
 
 
 @pytest.mark.fault("F115")
