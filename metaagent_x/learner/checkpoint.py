@@ -35,9 +35,8 @@ class Checkpoints:
         self.folder = Path(folder).absolute()  # Orbax refuses relative paths
         # Synchronous: the next update donates these very buffers, so they must be on disk when `save` returns.
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=not read_only,
-            create=not read_only, read_only=read_only,
-        )  # fmt: skip
+            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True, read_only=read_only
+        )
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, step: int, states: Mapping[str, TrainState], extra: Mapping[str, Any]) -> None:

@@ -1,12 +1,11 @@
 """Hugging Face folders: reads Qwen3 and Qwen2 (2.5) weights into the parameter tree, and writes them back.
 
-Tensors go one by one from the file to the devices that hold them, each device its own part, so that the host never
-holds more than one of them. What does not fit is refused by name: no tensor is ignored or filled in.
+Tensors go one by one from the file, which is mapped and not read, to the devices that hold them, each device its own
+part: the host holds none of them. What does not fit is refused by name: no tensor is ignored or filled in.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -15,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +32,7 @@ __all__ = ["WeightsError", "load", "named_tensors", "read_config", "save", "writ
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 4 << 30  # also what `save` holds on the host at once
+_DTYPES = {"F32": np.float32, "BF16": jnp.bfloat16, "F16": np.float16}
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -115,22 +115,20 @@ def load(folder: Path | str, dtype: jax.typing.DTypeLike, mesh: Mesh | None = No
     here = SingleDeviceSharding(jax.devices()[0])
     places = param_shardings(config, mesh) if mesh is not None else jax.tree.map(lambda _: here, shapes)
     params: Params = {"layers": {}}
-    with _Files(Path(folder)) as files:
-        files.check({name: entry.stored.shape(_own_shape(shapes, entry)) for name, entry in entries.items()}, config)
-        for name, (leaf, layer, stored) in entries.items():
-            # Waiting for each tensor, or the host would read ahead of the devices; and always a copy of what was read,
-            # or on a CPU the parameter could be the host's buffer itself.
-            if layer is None:
-                part = files.fetch(name, stored, shapes[leaf].shape, places[leaf])
-                params[leaf] = jax.block_until_ready(jnp.array(part, dtype, copy=True))
-            else:
-                like, place = shapes["layers"][leaf], places["layers"][leaf]
-                stack = params["layers"].pop(leaf) if layer else jnp.zeros(like.shape, dtype, device=place)
-                part = files.fetch(name, stored, like.shape[1:], _of_one_layer(place))
-                stack = _set_layer(stack, part, layer, stored.axes, place)
-                params["layers"][leaf] = jax.block_until_ready(stack)
-            del part
-    return config, params
+    files = _Files(Path(folder))
+    files.check({name: entry.stored.shape(_own_shape(shapes, entry)) for name, entry in entries.items()}, config)
+    for name, (leaf, layer, stored) in entries.items():
+        # A copy of what was fetched, always: on a CPU that may be the mapped file itself.
+        if layer is None:
+            part = files.fetch(name, stored, shapes[leaf].shape, places[leaf])
+            params[leaf] = jnp.array(part, dtype, copy=True)
+        else:
+            like, place = shapes["layers"][leaf], places["layers"][leaf]
+            stack = params["layers"].pop(leaf) if layer else jnp.zeros(like.shape, dtype, device=place)
+            part = files.fetch(name, stored, like.shape[1:], _of_one_layer(place))
+            # Waiting, or the parts of many layers would queue up on the devices.
+            params["layers"][leaf] = jax.block_until_ready(_set_layer(stack, part, layer, stored.axes, place))
+    return config, jax.block_until_ready(params)
 
 
 def _of_one_layer(place: Sharding) -> Sharding:
@@ -145,99 +143,83 @@ def _set_layer(stack: Array, part: Array, layer: int, axes: tuple[int, ...], pla
 
 
 class _Files:
-    """The tensors of a folder, in one file or in several with an index. A context manager: it holds them open."""
+    """The tensors of a folder, in one file or in several with an index."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._open = folder, contextlib.ExitStack()
+        self._folder = folder
+        self._tensors: dict[str, np.ndarray] = {}
         self._file_of: dict[str, str] = {}
-        self._files: dict[str, Any] = {}
-
-    def __enter__(self) -> _Files:
-        with self._open:  # closes what is open if the rest cannot be opened
-            self._open_all()
-            self._open = self._open.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def _open_all(self) -> None:
-        index = self._folder / INDEX
-        if index.exists() and (self._folder / ONE_FILE).exists():
-            raise WeightsError(f"{self._folder} has both {ONE_FILE} and {INDEX}; remove the one that is out of date")
+        index = folder / INDEX
+        if index.exists() and (folder / ONE_FILE).exists():
+            raise WeightsError(f"{folder} has both {ONE_FILE} and {INDEX}; remove the one that is out of date")
         listed: dict[str, str] | None = read_json(index).get("weight_map") if index.exists() else None
-        for name in [ONE_FILE] if listed is None else sorted(set(listed.values())):
-            try:
-                file = self._open.enter_context(safe_open(self._folder / name, framework="numpy"))
-            except (OSError, SafetensorError) as error:
-                raise WeightsError(
-                    f"cannot read {self._folder / name}: {error}; a folder of weights holds {ONE_FILE}, or {INDEX} "
-                    "and all its files, whole"
-                ) from error
-            self._files[name] = file
-            for tensor in file.keys():  # noqa: SIM118  a file is no mapping
-                if listed is not None and listed.get(tensor) != name:
-                    raise WeightsError(f"{index} says {tensor} is in {listed.get(tensor)}, but it is in {name}")
-                self._file_of[tensor] = name
-        if missing := sorted(set(listed or ()) - set(self._file_of)):
+        for file in [ONE_FILE] if listed is None else sorted(set(listed.values())):
+            for name, tensor in _mapped(folder / file).items():
+                if listed is not None and listed.get(name) != file:
+                    raise WeightsError(f"{index} says {name} is in {listed.get(name)}, but it is in {file}")
+                self._tensors[name], self._file_of[name] = tensor, file
+        if missing := sorted(set(listed or ()) - set(self._tensors)):
             raise WeightsError(f"{index} says {missing[0]} is in {(listed or {})[missing[0]]}, but it is not")
 
     def check(self, wanted: dict[str, tuple[int, ...]], config: Qwen3Config) -> None:
-        """Raises WeightsError unless the files hold these tensors, as floats, and no others.
+        """Raises WeightsError unless the files hold these tensors and no others.
 
         A tied network may come with its head; it must then be the embedding.
         """
-        extra = {HEAD: wanted[EMBED]} if config.tie_embeddings and HEAD in self._file_of else {}
-        if missing := [name for name in wanted if name not in self._file_of]:
+        extra = {HEAD: wanted[EMBED]} if config.tie_embeddings and HEAD in self._tensors else {}
+        if missing := [name for name in wanted if name not in self._tensors]:
             raise WeightsError(f"{self._folder} has no tensor {missing[0]} ({len(missing)} are missing)")
-        if unknown := [name for name in self._file_of if name not in wanted | extra]:
+        if unknown := [name for name in self._tensors if name not in wanted | extra]:
             raise WeightsError(
                 f"{self._folder}: {self._file_of[unknown[0]]} has a tensor {unknown[0]}, but config.json describes a "
                 f"network without it ({len(unknown)} such tensors)"
             )
         for name, shape in (wanted | extra).items():
-            tensor, where = self._slice(name), f"{self._folder}: tensor {name} of {self._file_of[name]}"
-            if tuple(tensor.get_shape()) != shape:
-                raise WeightsError(f"{where} has shape {tensor.get_shape()}; by config.json it is {list(shape)}")
-            if tensor.get_dtype() not in ("F32", "BF16", "F16"):
-                raise WeightsError(f"{where} is {tensor.get_dtype()}; only F32, BF16 and F16 can be read")
+            if (found := self._tensors[name].shape) != shape:
+                raise WeightsError(
+                    f"{self._folder}: tensor {name} of {self._file_of[name]} has shape {list(found)}; by config.json "
+                    f"it is {list(shape)}"
+                )
         for row in range(0, config.vocab_size if extra else 0, 4096):
-            end = min(row + 4096, config.vocab_size)
-            if not np.array_equal(self._slice(HEAD)[row:end], self._slice(EMBED)[row:end]):
+            head, embed = (self._tensors[name][row : row + 4096] for name in (HEAD, EMBED))
+            if not np.array_equal(head, embed):
                 raise WeightsError(
                     f"{self._folder}: config.json says tie_word_embeddings, but {HEAD} differs from {EMBED} in "
-                    f"rows {row} to {end - 1}; remove the tensor that is wrong, or untie them there"
+                    f"rows {row} to {row + len(head) - 1}; remove the tensor that is wrong, or untie them there"
                 )
 
     def fetch(self, name: str, stored: _Stored, ours: tuple[int, ...], place: Sharding) -> Array:
-        """A tensor on its devices, our axes in the order of the file. Each part is read once."""
-        shape = tuple(ours[axis] for axis in stored.axes)
+        """A tensor on its devices, our axes in the order of the file; on a CPU it may be the mapped file itself."""
+        whole = self._tensors[name].reshape([ours[axis] for axis in stored.axes])
         if isinstance(place, NamedSharding):
             place = NamedSharding(place.mesh, PartitionSpec(*(place.spec[axis] for axis in stored.axes)))
-        parts: dict[str, np.ndarray] = {}
-        arrays = []
-        for device, index in place.addressable_devices_indices_map(shape).items():
-            spans = [part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True)]
-            if (key := str(spans)) not in parts:
-                parts[key] = self._read(name, shape, spans, stored.rows)
-            arrays.append(jax.device_put(parts[key], device))
-        return jax.make_array_from_single_device_arrays(shape, place, arrays)
+        parts = place.addressable_devices_indices_map(whole.shape).items()
+        arrays = [jax.device_put(whole[index], device) for device, index in parts]
+        return jax.make_array_from_single_device_arrays(whole.shape, place, arrays)
 
-    def _read(self, name: str, shape: tuple[int, ...], spans: list[tuple[int, int]], rows: int) -> np.ndarray:
-        """The part [start, stop) of every axis. Where several axes are one in the file, only the first may be cut."""
-        flat = []
-        for group in (range(rows), range(rows, len(shape))):
-            if group:
-                inner = [shape[axis] for axis in group[1:]]
-                assert all(spans[axis] == (0, shape[axis]) for axis in group[1:]), (
-                    f"{name} is cut inside a head: {spans}"
-                )
-                start, stop = spans[group[0]]
-                flat.append(slice(start * math.prod(inner), stop * math.prod(inner)))
-        return self._slice(name)[tuple(flat)].reshape([stop - start for start, stop in spans])
 
-    def _slice(self, name: str) -> Any:
-        return self._files[self._file_of[name]].get_slice(name)
+def _mapped(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file, mapped into memory: what is not looked at is not read, and nothing is held."""
+    try:
+        with safe_open(path, framework="numpy"):  # checks that the file is whole and its header true
+            pass
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        data = np.memmap(path, np.uint8, "r", offset=8 + size).view(np.ndarray)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise WeightsError(
+            f"cannot read {path}: {error}; a folder of weights holds {ONE_FILE}, or {INDEX} and all its files, whole"
+        ) from error
+    out = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in _DTYPES:
+            raise WeightsError(f"{path}: tensor {name} is {entry['dtype']}; only {', '.join(_DTYPES)} can be read")
+        start, stop = entry["data_offsets"]
+        out[name] = data[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return out
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
