@@ -30,6 +30,7 @@ class Origin:
     Attributes:
       use: "train", "dev" or "test". name: with its options, and its path where the name alone would be ambiguous.
       read: rows read. dropped: rows that cannot be graded and tasks that must not be trained on, by reason.
+      public_only: tasks of a code benchmark that have no hidden test.
       too_long: tasks of more tokens than `data.max_task_tokens`. dev: tasks held out for validation.
       tasks: those that are left for this use. hash: of what these and the held-out ones ask and count as right.
     """
@@ -38,6 +39,7 @@ class Origin:
     name: str
     read: int
     dropped: dict[str, int]
+    public_only: int
     too_long: int
     dev: int
     tasks: int
@@ -73,8 +75,11 @@ class _Set:
         return self.name in families.NAMES
 
     def origin(self) -> Origin:
-        return Origin(self.use, self.label, self.read, dict(self.dropped), self.too_long, len(self.held),
-                      len(self.pairs), fingerprint(self.pairs + self.held))  # fmt: skip
+        pairs = self.pairs + self.held
+        return Origin(
+            self.use, self.label, self.read, dict(self.dropped), len(datasets.public_only(pairs)), self.too_long,
+            len(self.held), len(self.pairs), fingerprint(pairs),
+        )  # fmt: skip
 
 
 def open_pools(config: Settings) -> Pools:

@@ -31,7 +31,8 @@ def show_data(pools: data.Pools) -> None:
     view = Table("data set", "use", "rows", "left out", "too long", "dev", "tasks", title="data")
     for o in pools.origins:
         why = ", ".join(f"{n} {reason}" for reason, n in sorted(o.dropped.items(), key=lambda item: -item[1]))
-        view.add_row(o.name, o.use, f"{o.read}", why or "-", f"{o.too_long}", f"{o.dev}", f"{o.tasks}")
+        weak = f" ({o.public_only} judged on public tests only)" if o.public_only else ""
+        view.add_row(o.name, o.use, f"{o.read}", why or "-", f"{o.too_long}", f"{o.dev}", f"{o.tasks}{weak}")
     console.print(view)
 
 

@@ -21,7 +21,6 @@ NOT_DUE: dict[str, tuple[str, str]] = {
     "weights to another process": ("the built-in engine shares memory", "F031 F032 F033 F040"),
     "many devices": ("layouts and accelerator memory come with the larger models", "F094 F096"),
     "checkpoints under failure": ("a killed writer and a diverged state", "F099 F111"),
-    "programs called by a test": ("stdin tests only so far", "F137"),
     "comparing systems": ("no baselines yet", "B009"),
     "engines behind a server": ("no HTTP client yet", "B044"),
 }

@@ -110,7 +110,10 @@ def test_designs_and_executions_set_the_groups(m, n):
         assert {t.execution for t in rows if t.role == "executor" and t.question == q} <= set(range(n))
 
 
-@pytest.mark.parametrize("active", ["designer", "executor"])
+SLOW = pytest.mark.slow  # of variants that differ in a setting alone one is enough in the fast tests
+
+
+@pytest.mark.parametrize("active", [pytest.param("designer", marks=SLOW), "executor"])
 def test_separate_policies_leave_the_inactive_one_bitwise_unchanged(trees, params, active):
     inactive = ({"designer", "executor"} - {active}).pop()
     out, trained, _, before = play(trees, params, {active}, SEPARATE)
@@ -126,6 +129,7 @@ def test_a_stage_of_the_shared_policy_equals_the_same_stage_of_separate_ones(tre
     assert same(shared["shared"].params, alone[active].params)
 
 
+@SLOW
 def test_coupled_training_is_the_sum_of_both_roles_losses_each_normalised_by_itself(trees, params):
     """With plain SGD-like first Adam moments, the coupled gradient is the sum of the two single-role gradients."""
     moments = {}
@@ -162,7 +166,11 @@ def test_updates_per_step_makes_so_many_updates_and_the_later_ones_leave_ratio_o
 
 @pytest.mark.parametrize(
     "change",
-    [{"weigh": "execution"}, {"aggregate": "sequence_mean"}, {"aggregate": "constant", "constant_denominator": 50.0}],
+    [
+        {"weigh": "execution"},
+        pytest.param({"aggregate": "sequence_mean"}, marks=SLOW),
+        pytest.param({"aggregate": "constant", "constant_denominator": 50.0}, marks=SLOW),
+    ],
 )
 def test_weigh_and_aggregate_change_the_update(trees, params, change):
     base, *_ = play(trees, params, {"executor"})
@@ -170,7 +178,14 @@ def test_weigh_and_aggregate_change_the_update(trees, params, change):
     assert not same(base["shared"].params, other["shared"].params)
 
 
-@pytest.mark.parametrize("change", [{"ratio": "sequence"}, {"ratio": "sequence_geometric"}, {"dual_clip": 3.0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ratio": "sequence"},
+        pytest.param({"ratio": "sequence_geometric"}, marks=SLOW),
+        pytest.param({"dual_clip": 3.0}, marks=SLOW),
+    ],
+)
 def test_ratio_and_dual_clip_do_nothing_at_the_first_update_and_something_later(trees, params, change):
     """All ratios are 1 before the first update; only reuse of the batch tells the options apart."""
     _, _, base, _ = play(trees, params, {"executor"})

@@ -76,7 +76,7 @@ def test_a_question_of_the_dev_or_test_split_is_not_trained_on_under_another_id(
     test = write(tmp_path / "t.jsonl", [{"problem": "WHAT is 501 + 0?", "answer": 501}])
     c = job(("polaris", path, 0.5), ("gsm8k", other, 0.5), hold_out=0.1, test=(("aime24", test, 1.0),))
     pools = data.open_pools(c)
-    assert "gsm8k/0" not in trained(pools) and "gsm8k/2" not in trained(pools)
+    assert "gsm8k/train/0" not in trained(pools) and "gsm8k/train/2" not in trained(pools)
     assert pools.origins[1].dropped == {data.DUPLICATE: 2} and ids(pools.test) == ["aime24/0"]
 
 
@@ -186,7 +186,7 @@ def test_what_was_left_out_is_shown_with_its_reason(tmp_path, capsys):
     loop.show_data(data.open_pools(job(("polaris", path, 1.0), hold_out=0.2)))
     shown = capsys.readouterr().out
     held = sum(splits.held_out(f"polaris/{i}", 0.2) for i in range(10))
-    for text in ("polaris", "13", "2 duplicate", f"{held}", f"{10 - held}"):
+    for text in ("polaris", "13", "2 question", f"{held}", f"{10 - held}"):
         assert text in shown
     line = next(line for line in shown.splitlines() if "polaris" in line)
     assert [cell.strip() for cell in line.strip("│ ").split("│")][4:] == ["1", f"{held}", f"{10 - held}"]
@@ -218,3 +218,13 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(tmp_path):
     (folder.path / "data.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"data\.json: not readable"):
         folder.check_data(origins())
+
+
+def test_a_test_set_without_hidden_tests_says_so_where_the_run_starts(tmp_path, capsys):
+    path = write(tmp_path / "a.jsonl", rows(range(10)))
+    public = json.dumps([{"input": "1", "output": "1", "testtype": "stdin"}])
+    bare = {"question_id": "a", "question_content": "Echo.", "public_test_cases": public}
+    c = job(("polaris", path, 1.0), test=(("livecodebench", write(tmp_path / "l.jsonl", [bare]), 1.0),))
+    loop.show_data(pools := data.open_pools(c))
+    assert [origin.public_only for origin in pools.origins] == [0, 1]
+    assert "1 judged on public tests only" in " ".join(capsys.readouterr().out.replace("│", " ").split())

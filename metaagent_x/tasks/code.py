@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaagent_x.sandbox import Limits
-from metaagent_x.tasks.compare import CHECKERS, Checker
-from metaagent_x.tasks.kinds import Runner, TestResult, UnsupportedTest, require
+from metaagent_x.tasks.compare import Checker
+from metaagent_x.tasks.kinds import Runner, TestResult, UnsupportedTest, known_checker, require
 
 __all__ = [
     "Judgement", "TestResult", "UnsupportedTest", "extract_code", "extract_code_with_flag", "is_program", "judge",
@@ -30,7 +30,6 @@ OUTPUT_BYTES = 16 << 20
 PYTHON_LABELS = frozenset(("python", "python3", "py", "py3"))
 
 _OPENING = re.compile(r"^[ \t]*```[ \t]*([^\s`]*)[^\n`]*\n", re.MULTILINE)
-_SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +59,11 @@ def extract_code_with_flag(text: str) -> tuple[str | None, bool]:
     """
     if is_program(text):
         return text.strip() + "\n", False
-    if tagged := _SOLUTION.findall(text):
-        return _last_fence(tagged[-1]) if not is_program(tagged[-1]) else (tagged[-1].strip() + "\n", False)
-    return _last_fence(text)
+    start = text.rfind("<solution>", 0, max(text.rfind("</solution>"), 0))
+    if start < 0:
+        return _last_fence(text)
+    tagged = text[start + len("<solution>") : text.find("</solution>", start)]
+    return _last_fence(tagged) if not is_program(tagged) else (tagged.strip() + "\n", False)
 
 
 def _last_fence(text: str) -> tuple[str | None, bool]:
@@ -128,8 +129,8 @@ def judge(
       memory_mb: MiB for one test.
       limits: all limits of one test, in place of these two.
       checker: says whether a printed text is right where several are: `(input, expected, got) -> bool`, or the name of
-        one of `compare.CHECKERS`; None or "": `compare.same_output`. For stdin tests. It runs in this process and must
-        stand any text; what it raises is raised here.
+        one of `compare.CHECKERS`; None or "": `compare.same_output`. For stdin tests that name none themselves. It runs
+        in this process and must stand any text; what it raises is raised here.
       stop_at_first_failure: do not run the tests after one that failed.
 
     Returns:
@@ -143,16 +144,12 @@ def judge(
     """
     for number, test in enumerate(tests):
         require(test, f"test {number}")
-        if checker and test["kind"] != "stdin":
-            raise UnsupportedTest(f"test {number} is of kind {test['kind']!r}; a checker reads printed text only")
-    if isinstance(checker, str) and checker:
-        if checker not in CHECKERS:
-            raise UnsupportedTest(f"checker {checker!r} is not one of {', '.join(CHECKERS)}")
-        checker = CHECKERS[checker]
+        if checker:
+            checker = known_checker(checker, test["kind"], f"test {number}")
     wall_s = 4 * time_limit_s + 10
     limits = limits or Limits(time_limit_s, wall_s=wall_s, memory_mb=memory_mb, output_bytes=OUTPUT_BYTES)
     results: list[TestResult] = []
-    with Runner(program, limits, checker or None) as runner:
+    with Runner(program, limits, None if isinstance(checker, str) else checker) as runner:
         for test in tests:
             results.append(runner.run(test))
             if stop_at_first_failure and not results[-1].passed:

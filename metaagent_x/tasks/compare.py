@@ -9,7 +9,7 @@ from typing import Any
 
 FLOAT_TOLERANCE = 1e-6  # absolute below 1, relative above
 
-_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 # (input, expected output, printed output) -> right?
 Checker = Callable[[str, str, str], bool]

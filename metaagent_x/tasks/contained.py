@@ -5,8 +5,8 @@ only where it runs without the program: what `call` and `serve` write is what th
 verdict. The host imports it for the form of plain data (`encode`, `decode`).
 
 Plain data are None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, also nested, and Python's
-own types. Values of their subclasses, numpy scalars and arrays, fractions and decimals become the nearest of these, so
-an object that is equal to everything arrives as a harmless one or not at all.
+own types. Values of their subclasses, all other numbers, and arrays of numpy become the nearest of these, so an object
+that is equal to everything arrives as a harmless one or not at all.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from __future__ import annotations
 import bisect
 import builtins
 import collections
+import contextlib
 import copy
 import datetime
 import decimal
-import fractions
 import functools
 import heapq
 import itertools
 import json
 import linecache
 import math
+import numbers
 import operator
 import os
 import random
@@ -40,6 +41,8 @@ FILE = "main.py"  # the program, in tracebacks
 TESTS = "tests.py"
 MAX_DEPTH = 100
 MAX_LINE = 4 << 20  # bytes of one message
+TRACEBACK_CHARS = 8000
+MAX_HASHED = 10_000  # members of a set, keys of a dict: with hashes that a program chose, they take quadratic time
 SMALL_BITS = 64  # larger integers travel as hexadecimal digits: reading those takes linear time and has no limit
 RECURSION = 50_000  # contest graders allow deep recursion
 
@@ -89,7 +92,9 @@ def encode(value: Any, handle: Callable[[Any], Any] | None = None, depth: int = 
         return {"bytes": bytes(value).hex()}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
-    if isinstance(value, (fractions.Fraction, decimal.Decimal)):
+    if isinstance(value, numbers.Integral):
+        return encode(int(value), handle, depth + 1)
+    if isinstance(value, (numbers.Real, decimal.Decimal)):
         return float(value)
     if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
         return {"type": value.__name__}
@@ -125,7 +130,12 @@ def decode(data: Any, handle: Callable[[int], Any] | None = None, depth: int = 0
         if tag == "type" and isinstance(kind := getattr(builtins, inner), type):
             return kind
         make = {"tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict}[tag]
-        return make(decode(inner, handle, depth + 1))
+        items = decode(inner, handle, depth + 1)
+        if tag != "tuple" and len(items) > MAX_HASHED:
+            hashed = [key for key, _ in items] if tag == "dict" else items
+            if not all(isinstance(key, str) for key in hashed):
+                raise NotPlain(f"a {tag} of more than {MAX_HASHED}, not all text")
+        return make(items)
     except NotPlain:
         raise
     except Exception as problem:
@@ -161,12 +171,12 @@ def _find(module: types.ModuleType, entry_point: str) -> Callable[..., Any]:
 
 
 def _told(problem: BaseException) -> str:
-    """The traceback, without the frames of this file."""
+    """The end of the traceback, without the frames of this file."""
     frames = problem.__traceback__
     while frames is not None and frames.tb_frame.f_globals is globals():
         frames = frames.tb_next
     try:
-        return "".join(traceback.format_exception(type(problem), problem, frames))
+        return "".join(traceback.format_exception(type(problem), problem, frames))[-TRACEBACK_CHARS:]
     except BaseException:
         return type(problem).__name__ + "\n"
 
@@ -214,13 +224,13 @@ def serve(_: str, program: types.CodeType | str) -> None:
     os.close(end)
     os.dup2(nothing, 0)
     kept: list[Any] = []
-    numbers: dict[int, int] = {}
+    known: dict[int, int] = {}
 
     def handle(value: Any) -> dict[str, int]:
-        if id(value) not in numbers:
-            numbers[id(value)] = len(kept)
+        if id(value) not in known:
+            known[id(value)] = len(kept)
             kept.append(value)
-        return {"handle": numbers[id(value)]}
+        return {"handle": known[id(value)]}
 
     def answer(ask: dict[str, Any]) -> Any:
         of, do = kept[ask["of"]], ask["do"]
@@ -238,7 +248,7 @@ def serve(_: str, program: types.CodeType | str) -> None:
         except MemoryError:
             raise
         except BaseException as problem:
-            return {"raised": type(problem).__name__, "told": _told(problem)[-MAX_DEPTH * 100 :]}
+            return {"raised": type(problem).__name__, "told": _told(problem)}
 
     def start() -> list[str]:
         kept.append(_load(program, {}))
@@ -247,7 +257,10 @@ def serve(_: str, program: types.CodeType | str) -> None:
     said = attempt(start)
     with open(line, "rb", closefd=False) as asked:
         while True:
-            _write(line, json.dumps(said) + "\n")
+            message = json.dumps(said) + "\n"
+            if len(message) > MAX_LINE:
+                message = json.dumps({"raised": "ValueError", "told": "ValueError: a value of more than 4 MiB"}) + "\n"
+            _write(line, message)
             ask = asked.readline()
             if not ask:
                 os._exit(0)
@@ -263,13 +276,14 @@ class Line:
     """The test's end of the line to the program.
 
     Attributes:
-      asked: so much was asked. returned: what the last call returned. raised: the exception that the program raised
-        last, and its traceback there.
+      asked: so much was asked. returned: what the last call returned, if any did. raised: the exception that the
+        program raised last, and its traceback there.
     """
 
     def __init__(self, fd: int):
         self.fd, self.reader = fd, os.fdopen(fd, "rb")
-        self.asked, self.returned = 0, ""
+        self.asked = 0
+        self.returned: list[Any] = []
         self.raised: tuple[BaseException | None, str] = (None, "")
         self.handles: dict[int, Handle] = {}
 
@@ -279,7 +293,7 @@ class Line:
         return self.handles.setdefault(number, Handle(self, number))
 
     def read(self) -> Any:
-        """Raises: what the program raised, if Python has an exception of that name, else RuntimeError; Ended."""
+        """Raises: what the program raised, see `_exception`; Ended."""
         try:
             said = json.loads(self.reader.readline(MAX_LINE))
             if "value" in said:
@@ -287,9 +301,7 @@ class Line:
             name, told = str(said["raised"]), str(said["told"])
         except (ValueError, KeyError, TypeError, RecursionError, OSError):
             raise Ended from None
-        kind: Any = getattr(builtins, name, None)
-        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError)
-        problem = (kind if known else RuntimeError)(told.rstrip().rpartition("\n")[2].partition(": ")[2])
+        problem = _exception(name, told.rstrip().rpartition("\n")[2].partition(": ")[2])
         self.raised = problem, told
         raise problem
 
@@ -302,8 +314,18 @@ class Line:
             raise Ended from None
         answer = self.read()
         if do == "call":
-            self.returned = repr(answer)
+            self.returned = [answer]
         return answer
+
+
+def _exception(name: str, message: str) -> Exception:
+    """Python's exception of that name, else RuntimeError; that too for the ones that only end the loop of a test."""
+    kind = getattr(builtins, name, None)
+    ends_loops = name in ("StopIteration", "StopAsyncIteration")
+    if isinstance(kind, type) and issubclass(kind, Exception) and not ends_loops:
+        with contextlib.suppress(TypeError):  # some are not made of a message
+            return kind(message)
+    return RuntimeError(message)
 
 
 class Handle:
@@ -338,31 +360,27 @@ def _number(value: Any) -> dict[str, int]:
     return {"handle": value._number}
 
 
-def _used(code: types.CodeType) -> set[str]:
-    inner = [_used(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return set(code.co_names).union(*inner)
-
-
 def check(*_: object) -> None:
     """Runs tests on the program at the other end of standard input; writes the verdict as JSON. Never returns.
 
-    The first line read is of the host: `{"source", "entry_point"}`. All others are the program's. The names
-    that the tests use and do not define come from the program; no builtin and no module does.
+    The first line read is of the host: `{"source", "entry_point", "names"}`. All others are the program's. The names
+    that the tests use and do not define come from the program; but for the entry point, none that Python has itself and
+    no helpful module does.
     """
     verdicts, line = os.dup(1), Line(os.dup(0))
     os.dup2(2, 1)
     asked = json.loads(line.reader.readline())
-    source, entry_point = asked["source"], asked["entry_point"]
+    source, entry_point, used = asked["source"], asked["entry_point"], set(asked["names"])
     linecache.cache[TESTS] = (len(source), None, source.splitlines(keepends=True), TESTS)
     status, detail = "passed", ""
     try:
         code = compile(source, TESTS, "exec", dont_inherit=True)
-        given, used = line.read(), _used(code)
+        given = line.read()
         scope: dict[str, Any] = {"__name__": "tests"}
         if entry_point not in given:
             raise NameError(f"the program defines no {entry_point}")
         for name in used.intersection(given):
-            if not hasattr(builtins, name) and not name.startswith("__"):
+            if name == entry_point or not (hasattr(builtins, name) or name.startswith("__")):
                 scope[name] = line.ask("get", 0, name)
         scope.update({module.__name__: module for module in HELPFUL if module.__name__ in used})
         exec(code, scope)
@@ -372,6 +390,6 @@ def check(*_: object) -> None:
         raised, told = line.raised
         status = "error" if problem is raised or isinstance(problem, NameError) else "wrong_answer"
         detail = told if problem is raised else _told(problem)
-    said = {"status": status, "detail": detail, "got": line.returned[:4000], "asked": line.asked}
+    said = {"status": status, "detail": detail, "got": "".join(map(repr, line.returned))[:4000], "asked": line.asked}
     _write(verdicts, json.dumps(said))
     os._exit(0)

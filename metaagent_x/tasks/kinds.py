@@ -1,6 +1,7 @@
 """The three kinds of tests: what each must hold, and how it is run.
 
-  stdin    {"kind", "input": text, "output": text}: the program reads the one and prints the other.
+  stdin    {"kind", "input": text, "output": text}: the program reads the one and prints the other. Where several
+           outputs are right, "checker" is the name of one of `compare.CHECKERS`.
   call     {"kind", "input": arguments, "output": value, "entry_point": name}: a method of class `Solution`, if it has
            such a one, or a function, is called. The arguments are a list, or a text with one JSON value a line; then
            the output is a text with one JSON value.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 import socket
@@ -27,13 +29,14 @@ from typing import Any
 
 from metaagent_x.sandbox import Limits, Program, Result, SandboxFailure
 from metaagent_x.tasks import contained
-from metaagent_x.tasks.compare import Checker, output_difference, same_output, same_value
+from metaagent_x.tasks.compare import CHECKERS, Checker, output_difference, same_output, same_value
 
 KINDS = ("stdin", "call", "assert")
 GOT_CHARS = 400  # of what a program said, in a result
 TEST_MEMORY_MB = 512
-KEPT = 16  # processes of assert tests, by limits
+KEPT = 16  # processes of assert tests
 RESULT_BYTES = contained.MAX_LINE  # of a returned value: what the parent reads takes many times that
+LONGER = 32  # times as long as the expected value, a returned one is wrong and is not read
 
 _NAME = "<test>"
 # Tests have odd escapes ("\d"); that is nothing to tell our user.
@@ -79,6 +82,11 @@ def head_and_tail(text: str, limit: int = 4000) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
 
 
+def _short(text: str) -> str:
+    """For a result; a person or a tokenizer can read it (a program's text may hold halves of characters)."""
+    return head_and_tail(text, GOT_CHARS).encode("utf-8", "backslashreplace").decode()
+
+
 def last_words(stderr: str, exit_code: int = 0, file: str = contained.FILE) -> str:
     """The last line of a traceback, with the line of the program (or another file) where it came about."""
     numbers = re.findall(rf'File "{re.escape(file)}", line (\d+)', stderr)
@@ -102,15 +110,33 @@ def require(test: Mapping[str, Any], name: str) -> None:
     for field in text:
         if not isinstance(test[field], str):
             raise UnsupportedTest(f"{name}, a {kind} test: {field} is {type(test[field]).__name__}, not text")
+    if checker := test.get("checker"):
+        known_checker(checker, kind, name)
     if kind != "stdin" and not test["entry_point"].isidentifier():
         raise UnsupportedTest(f"{name}: entry_point is {test['entry_point']!r}, which is no name")
     try:
         if kind == "call":
             json.dumps(contained.encode(called(test)))
         elif kind == "assert":
-            ast.parse(test["input"], _NAME)
+            _names(test["input"])
     except (ValueError, TypeError, SyntaxError, RecursionError) as problem:
         raise UnsupportedTest(f"{name}, a {kind} test, cannot be read: {problem}") from problem
+
+
+@functools.lru_cache(1024)
+def _names(source: str) -> list[str]:
+    """The names whose values a source reads."""
+    nodes = ast.walk(ast.parse(source, _NAME))
+    return sorted({node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)})
+
+
+def known_checker(checker: Checker | str, kind: str, name: str) -> Checker:
+    """The checker itself, for a test (`name`) of that kind. Raises UnsupportedTest."""
+    if kind != "stdin":
+        raise UnsupportedTest(f"{name} is of kind {kind!r}; a checker reads printed text only")
+    if isinstance(checker, str) and checker not in CHECKERS:
+        raise UnsupportedTest(f"{name}: checker {checker!r} is not one of {', '.join(CHECKERS)}")
+    return CHECKERS[checker] if isinstance(checker, str) else checker
 
 
 def called(test: Mapping[str, Any]) -> tuple[list[Any], Any]:
@@ -167,10 +193,10 @@ class Runner:
         if result.status != "ok":
             return _ended(result)
         given, expected, got = test["input"], test["output"], result.stdout
-        right = self.checker(given, expected, got) if self.checker else same_output(expected, got)
-        if right:
+        checker = CHECKERS[test["checker"]] if test.get("checker") else self.checker
+        if checker(given, expected, got) if checker else same_output(expected, got):
             return PASSED
-        return TestResult("wrong_answer", output_difference(expected, got), head_and_tail(got.strip(), GOT_CHARS))
+        return TestResult("wrong_answer", output_difference(expected, got), _short(got.strip()))
 
     def _call(self, test: Mapping[str, Any]) -> TestResult:
         arguments, expected = called(test)
@@ -181,10 +207,13 @@ class Runner:
             return _ended(result)
         if not result.stdout:
             return TestResult("error", "the program ended before it returned")
+        if len(result.stdout) > 1000 + LONGER * len(json.dumps(contained.encode(expected))):
+            got = _short(result.stdout)
+            return TestResult("wrong_answer", f"returned much more than expected: {got}", got)
         try:
             said = json.loads(result.stdout)
             if "value" not in said:
-                problem = head_and_tail(str(said["problem"]), GOT_CHARS)
+                problem = _short(str(said["problem"]))
                 return TestResult("wrong_answer", f"returned {problem}", problem)
             got = contained.decode(said["value"])
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -193,12 +222,14 @@ class Runner:
         wrapped = isinstance(test["input"], list) and isinstance(expected, list) and len(expected) == 1
         if same_value(expected, got) or (wrapped and same_value(expected[0], got)):
             return PASSED
-        wanted, got = (head_and_tail(_repr(value), GOT_CHARS) for value in (expected, got))
+        wanted, got = (_short(_repr(value)) for value in (expected, got))
         return TestResult("wrong_answer", f"expected {wanted}, got {got}", got)
 
     def _assert(self, test: Mapping[str, Any]) -> TestResult:
         limits = dataclasses.replace(self.limits, wall_s=2 * self.limits.wall_s, memory_mb=TEST_MEMORY_MB)
-        asked = json.dumps({"source": test["input"], "entry_point": test["entry_point"]})
+        asked = json.dumps(
+            {"source": test["input"], "entry_point": test["entry_point"], "names": _names(test["input"])}
+        )
         with _asserting(limits) as asserting:
             of_program, of_test = _both(self._program(self.limits, "serve"), asserting, asked)
         said = json.loads(of_test.stdout) if of_test.status == "ok" else None
@@ -214,29 +245,33 @@ class Runner:
         detail = last_words(told, file=contained.FILE if status == "error" else contained.TESTS)
         if status == "error" and detail.startswith("PermissionError"):
             status = "refused"
-        return TestResult(status, head_and_tail(detail, GOT_CHARS), head_and_tail(said["got"], GOT_CHARS))
+        return TestResult(status, _short(detail), _short(said["got"]))
 
 
 def _driven(program: str, limits: Limits, driver: str) -> Program:
     return Program(program, limits=limits, driver=f"{contained.__name__}:{driver}" if driver else ":")
 
 
-_shelf: dict[Limits, list[Program]] = {}
+_shelf: list[Program] = []
+_shelf_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def _asserting(limits: Limits) -> Iterator[Program]:
     """The process of assert tests: the same for every program, so it is kept ready."""
-    shelf = _shelf.setdefault(limits, [])
+    with _shelf_lock:
+        at = next((i for i, ready in enumerate(_shelf) if ready.limits == limits), None)
+        ready = _driven("", limits, "check") if at is None else _shelf.pop(at)
     try:
-        ready = shelf.pop()  # one step: threads need no lock
-    except IndexError:
-        ready = _driven("", limits, "check")
-    yield ready
-    if len(_shelf) <= KEPT and len(shelf) < KEPT:
-        shelf.append(ready)
-    else:
+        yield ready
+    except BaseException:
         ready.close()
+        raise
+    with _shelf_lock:
+        _shelf.append(ready)
+        oldest = _shelf.pop(0) if len(_shelf) > KEPT else None
+    if oldest is not None:
+        oldest.close()
 
 
 def _both(program: Program, asserting: Program, asked: str) -> tuple[Result, Result]:
@@ -272,4 +307,4 @@ def _both(program: Program, asserting: Program, asked: str) -> tuple[Result, Res
 
 
 def _ended(result: Result) -> TestResult:
-    return TestResult(result.status, head_and_tail(last_words(result.stderr, result.exit_code), GOT_CHARS))
+    return TestResult(result.status, _short(last_words(result.stderr, result.exit_code)))

@@ -12,15 +12,16 @@ rounded: 0.333 is not 1/3, and 205 is not 204. What is in doubt is wrong. Polici
   to an intersection; open and closed ends differ. |x| < 3 is -3 < x < 3.
 - "x = 5" equals 5 (also "f(x) = ...", "AB = ..."), but not "y = 5". Other equations are equal if one is a multiple of
   the other. "a = 2, b = 3" equals (a, b) = (2, 3). Of "a = b = c" all values must be equal, and of "a \\approx b"
-  only a counts.
+  only a counts. "m + n = 16 + 9 = 25" answers 25, so do a/b, AB^2, [ABC]; "2 x = 25" and "x^2 = 25"
+  do not. "x = y = 2" equals (2, 2). "for all real x" behind an equation says nothing new.
 - Units: one side may leave the unit out; two units must be the same one (cm is not m, cm^2 not cm). A percent sign, a
-  currency sign and degrees are units: 25\\% equals 25 and not 0.25; 90 degrees equal 90 and not pi/2. Behind a gold,
-  any words are a unit; behind an answer, known units and plural nouns are.
+  currency sign and degrees are units: 25\\% equals 25 and not 0.25; 90 degrees equal 90, and also pi/2, since what
+  holds pi is in radians. Behind a gold, any words are a unit; behind an answer, known units and plural nouns are.
 - "1,234" (groups of three digits, no space) is one number, "1, 234" is two; a gold "100,200" accepts both readings.
 - 1\\frac{1}{2} is a mixed number; 2\\frac{3}{2} is nothing. x^10 is a tenth power, as people type it.
 - A gold in a base, "11_2", accepts the same digits without the base, 11, but not 11_3 and not its value 3.
 - Ratios are equal if proportional, and 3:2 equals 3/2. "8:22" may be a time, and equals no reduced ratio.
-- Words are compared in any case, without spaces and hyphens. "no solution" equals the empty set.
+- Words are compared in any case, without spaces, hyphens and a leading article. "no solution" equals the empty set.
 - What looks like a number and is none (1.2.3, 1..2, 1.2.2020, "1 2") is compared as text. Only ASCII digits are digits.
 - A gold that is a choice label (A to J) accepts that label with anything but another label behind it: "(B) 12".
 """
@@ -44,12 +45,6 @@ def extract_answer(text: str) -> str | None:
     Later boxes replace earlier ones, so "box 41. No, box 42" answers 42 (huggingface/Math-Verify#57). Braces may nest;
     escaped braces do not count. A box that is never closed or holds nothing is no answer. One pass over the text.
     """
-    at = text.rfind("\\boxed")
-    if at < 0:
-        return None
-    # Most often the last box is a plain one. (Behind a backslash, "\\\\boxed", it is a line break and a word.)
-    if (box := _PLAIN_BOX.match(text, at)) and box.group(1).strip() and text[at - 1 : at] != "\\":
-        return box.group(1).strip()
     at = text.rfind("\\boxed")
     if at < 0:
         return None
@@ -127,7 +122,7 @@ _GLUED = re.compile(_STYLE + r"\s*\{\s*\(?([A-J])\)?[.:]?\s*\\?\s*\}\s*(.*)", re
 _DROPPED = re.compile(r"\\(?:left|right|displaystyle|textstyle|[bB]igg?[lr]?)(?![A-Za-z])|\\!")
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])|\u00b0)")
 _THIN = re.compile(r"(?<!\\)\\[,;: ]|~|[\u2009\u202f\u00a0\u2007]|\\(?:thinspace|quad|qquad)(?![A-Za-z])")
-_GROUP_MARK = re.compile(r"(?<=[0-9])(?:\{,\}|,?\\!|,?\\[,;: ]|[\u2009\u202f\u00a0])(?=[0-9]{3}(?![0-9]))")
+_GROUP_MARK = re.compile(r"(?<=[0-9])(?:\{,\}|,?\\!\s?|\\[,;: ]|[\u2009\u202f\u00a0])(?=[0-9]{3}(?![0-9]))")
 _UNICODE = str.maketrans({
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ",
     "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "½": r"\frac{1}{2}", "±": r"\pm ",

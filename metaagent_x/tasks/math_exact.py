@@ -11,21 +11,34 @@ from __future__ import annotations
 import functools
 import math
 import re
+import threading
 from fractions import Fraction
 from typing import NamedTuple
 
 Monomial = tuple[tuple[str, Fraction], ...]  # generators and exponents, sorted
 Polynomial = dict[Monomial, Fraction]
 
-MAX_TERMS = 400  # of a polynomial
 MAX_BITS = 20_000  # of a coefficient
-MAX_POWER = 60  # of a sum
+MAX_WORK = 1500  # products of small coefficients in one reading or comparison: about 10 ms
+WORK_PER_CHARACTER = 20  # at most: a list of many short powers must not cost their number times 10 ms
 MAX_DEPTH = 40  # of brackets
 _SMALL_PRIMES = [p for p in range(2, 2000) if all(p % q for q in range(2, math.isqrt(p) + 1))]
 
 
 class Unreadable(ValueError):
     """The text denotes no value of this kind, or one that is too large."""
+
+
+class _Work(threading.local):
+    """What this thread may still spend on the value that it reads or compares."""
+
+    left = 0
+
+    def begin(self, *texts: str) -> None:
+        self.left = min(MAX_WORK, WORK_PER_CHARACTER * sum(map(len, texts)))
+
+
+_work = _Work()
 
 
 class Value(NamedTuple):
@@ -54,6 +67,7 @@ def same(a: str, b: str) -> bool | None:
     x, y = read(a), read(b)
     if x is None or y is None:
         return None
+    _work.begin(a, b)
     try:
         return _product(x.top, y.bottom) == _product(y.top, x.bottom)
     except Unreadable:
@@ -65,6 +79,7 @@ def proportional(a: str, b: str) -> bool | None:
     x, y = read(a), read(b)
     if x is None or y is None:
         return None
+    _work.begin(a, b)
     try:
         left, right = _product(x.top, y.bottom), _product(y.top, x.bottom)
     except Unreadable:
@@ -77,6 +92,7 @@ def read(text: str) -> Value | None:
     """The value that a normalised text denotes; None if it denotes none of this kind."""
     if (rational := read_rational(text)) is not None:
         return _constant(rational)
+    _work.begin(text)
     try:
         parser = _Parser(_MIXED.sub(r"\1\\frac{\2}{\3}", text))
         value = parser.sum()
@@ -87,7 +103,7 @@ def read(text: str) -> Value | None:
 
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+"
 _NUMBER = re.compile(rf"([+-]?)({_GROUPED}|[0-9]+)?(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{{1,3}}))?")
-_SIMPLE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_SIMPLE = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _SLASH = re.compile(rf"({_SIMPLE})/({_SIMPLE})")
 _FRAC = re.compile(rf"([+-]?)\\[dtc]?frac(?:\{{({_SIMPLE})\}}|([0-9]))(?:\{{({_SIMPLE})\}}|([0-9]))")
 _MIXED = re.compile(r"^(-?[0-9]+) ([0-9]+)/([0-9]+)$")
@@ -135,15 +151,17 @@ def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _product(a: Polynomial, b: Polynomial) -> Polynomial:
-    if len(a) * len(b) > MAX_TERMS * 25:
-        raise Unreadable("too many terms")
+    # Long numbers cost more, most of it the greatest common divisors of fractions.
+    _work.left -= len(a) * len(b) * (1 + (_longest(a) + _longest(b)) // 400)
+    if _work.left < 0:
+        raise Unreadable("too much work")
     total: Polynomial = {}
     for left, x in a.items():
         for right, y in b.items():
             monomial, factor = _times(left, right)
             total[monomial] = total.get(monomial, Fraction(0)) + x * y * factor
     total = {monomial: c for monomial, c in total.items() if c}
-    if len(total) > MAX_TERMS or any(_bits(c) > MAX_BITS for c in total.values()):
+    if _longest(total) > MAX_BITS:
         raise Unreadable("too large")
     return total
 
@@ -167,6 +185,10 @@ def _bits(value: Fraction) -> int:
     return value.numerator.bit_length() + value.denominator.bit_length()
 
 
+def _longest(polynomial: Polynomial) -> int:
+    return max(map(_bits, polynomial.values()), default=0)
+
+
 def _as_rational(value: Value) -> Fraction | None:
     if value.top.keys() | value.bottom.keys() <= {()}:
         return value.top.get((), Fraction(0)) / value.bottom[()]
@@ -188,8 +210,7 @@ def _power(base: Value, exponent: Value) -> Value:
         base, power = _root(base, power.denominator), Fraction(power.numerator)
     if power < 0:
         base, power = base.inverse(), -power
-    size = max(_bits(c) for part in base for c in part.values()) if base.top else 1
-    if power * size > MAX_BITS or (power > MAX_POWER and len(base.top) + len(base.bottom) > 2):
+    if power * max(1, *map(_longest, base)) > MAX_BITS:
         raise Unreadable("too large")
     result, square, left = _constant(1), base, int(power)
     while left:
@@ -200,15 +221,23 @@ def _power(base: Value, exponent: Value) -> Value:
     return result
 
 
+_HALF, _ONE = Fraction(1, 2), Fraction(1)
+_UNITY = {  # e^{i pi/6} and e^{i pi/4}
+    6: Value({(("3", _HALF),): _HALF, (("i", _ONE),): _HALF}, {(): _ONE}),
+    4: Value({(("2", _HALF),): _HALF, (("2", _HALF), ("i", _ONE)): _HALF}, {(): _ONE}),
+}
+
+
 def _turn(base: Value, exponent: Value) -> Value:
-    """e^{i pi k/2}."""
+    """e^{i pi k/6} and e^{i pi k/4}."""
     turn: Monomial = ((r"\pi", Fraction(1)), ("i", Fraction(1)))
     if base != _generator("e") or exponent.top.keys() != {turn} or exponent.bottom.keys() != {()}:
         raise Unreadable("exponent")
-    quarters = 2 * exponent.top[turn] / exponent.bottom[()]
-    if quarters.denominator != 1:
-        raise Unreadable("exponent")
-    return _power(_generator("i"), _constant(quarters % 4))
+    turns = exponent.top[turn] / exponent.bottom[()]
+    for part, unit in _UNITY.items():
+        if (turns * part).denominator == 1:
+            return _power(unit, _constant(turns * part % (2 * part)))
+    raise Unreadable("exponent")
 
 
 def _root(base: Value, degree: int) -> Value:

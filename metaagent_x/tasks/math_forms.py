@@ -12,6 +12,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 
 from metaagent_x.tasks import math_exact, math_units
 
@@ -110,7 +111,10 @@ _SUCH_THAT = re.compile(r"\\mid(?![A-Za-z])|[|:]")
 _COLON = re.compile(":")
 _ROWS = re.compile(r"\\\\")
 _CELLS = re.compile("&")
-_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(
+    r"([^&]*?)(?:\\cdot|\\times)? ?\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]+\})?((?:(?!\\begin).)*)\\end\{\2\}",
+    re.DOTALL,
+)
 _STEP = re.compile(r"\\[{}]|\\\\|\\[A-Za-z]+|.", re.DOTALL)
 _OPEN = {"(", "[", "{", r"\{", r"\langle", r"\begin"}
 _CLOSE = {")", "]", "}", r"\}", r"\rangle", r"\end"}
@@ -122,27 +126,48 @@ _NAME = re.compile(
     rf"{_SIMPLE_NAME}(?:\((?:[0-9A-Za-z]+)(?:, [0-9A-Za-z]+)*\))?|\({_SIMPLE_NAME}(?:, {_SIMPLE_NAME})+\)"
     r"|(?:\\(?:angle|overline|triangle) ?\{?)?[A-Z]{2,3}\}?"
 )
+_SUM = rf"[0-9]*{_SIMPLE_NAME}(?:[-+][0-9]*{_SIMPLE_NAME})+"
+# What a problem asks for and is no unknown: m + n, 10(m+n), a/b, AB^2, [ABC], n_{\\max}, the area.
+_QUANTITY = re.compile(
+    rf"{_SUM}|[0-9]+\({_SUM}\)|\\frac\{{{_SIMPLE_NAME}\}}\{{{_SIMPLE_NAME}\}}|{_SIMPLE_NAME}/{_SIMPLE_NAME}"
+    rf"|\|?[A-Z]{{2,3}}\|?(?:\^2)?|\[[A-Z]{{3,}}\]|\\angle ?[A-Z]|\\lfloor ?[0-9]*{_SIMPLE_NAME} ?\\rfloor"
+    r"|(?:[A-Za-z]_\{?)?\\(?:max|min)\}?"
+    r"|(?i:\\text ?\{(?:the )?(?:answer|area|length|perimeter|probability|sum|volume) ?\})"
+)
+_OF_LETTER = re.compile(r"([A-Za-z])\(([a-z])\)")
+_LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_LABELS = re.compile("[A-J]{2,}")
 _ABSOLUTE = re.compile(rf"\|({_SIMPLE_NAME})\|")
 _REALS = re.compile(r"\\mathbb ?\{?R\}?|\\R|all real numbers", re.IGNORECASE)
+# "f(x) = 2 x for all positive integers x": what holds for more or less than the usual numbers keeps its condition.
+_FOR_ALL = re.compile(
+    r",? ?(?:\\text ?\{)?,? ?(?:\\forall|for (?:all|every|any|each))"
+    r"(?: (?:positive|non-?negative|natural|real|rational|integers?|numbers?))*\}? ?[a-z]?"
+    r"(?:\\in ?\\mathbb ?\{?[NQRZ]\}?(?:\^\+|_\+|_\{>0\})?)?\}?$"
+)
 _EMPTY = re.compile(r"\\emptyset|\\varnothing|\\\{\\\}|no (?:real )?solutions?|(?:the )?empty set", re.IGNORECASE)
 _INFINITE = re.compile(r"([+-]?)(?:\\infty|infinity|inf)")
 
 
+@functools.lru_cache(maxsize=1024)
+def _outside(text: str) -> frozenset[int]:
+    """Where the letters, signs and commands outside all brackets begin."""
+    positions, depth = set(), 0
+    for step in _STEP.finditer(text):
+        if depth == 0:
+            positions.add(step.start())
+        depth += (step.group() in _OPEN) - (step.group() in _CLOSE)
+    return frozenset(positions)
+
+
 def _pieces(text: str, at: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """The text cut where `at` matches outside all brackets, and what was cut out."""
-    if not at.search(text):
-        return [text.strip()], []
-    parts, marks, depth, start, position = [], [], 0, 0, 0
-    while position < len(text):
-        if depth == 0 and (match := at.match(text, position)):
+    parts, marks, start = [], [], 0
+    for match in at.finditer(text):
+        if match.start() in _outside(text):
             parts.append(text[start : match.start()].strip())
             marks.append(match.group())
-            start = position = match.end()
-            continue
-        step = _STEP.match(text, position)
-        assert step is not None
-        depth += (step.group() in _OPEN) - (step.group() in _CLOSE)
-        position = step.end()
+            start = match.end()
     return [*parts, text[start:].strip()], marks
 
 
@@ -174,6 +199,8 @@ def parse(text: str) -> Form:
         return NOTHING
     if _REALS.fullmatch(text):
         return _REAL_LINE
+    if (for_all := _FOR_ALL.search(text)) and "=" in text[: for_all.start()]:
+        return parse(text[: for_all.start()])
     if len(parts := _cut(text, _OR)) > 1:
         return _group(parts)
     if len(parts := _cut(text, _AND)) > 1:
@@ -194,8 +221,10 @@ def parse(text: str) -> Form:
     if signs:
         return _relation(signs, sides) if all(sides) else Atom(text)
     if matrix := _MATRIX.fullmatch(text):
-        rows = [row for row in _cut(matrix.group(2), _ROWS) if row]
-        return Matrix(tuple(tuple(map(parse, _cut(row, _CELLS))) for row in rows))
+        rows = [row for row in _cut(matrix.group(3), _ROWS) if row]
+        factor = {"": "", "-": "-1"}.get(matrix.group(1), matrix.group(1))
+        cells = [[f"({factor})({cell})" if factor else cell for cell in _cut(row, _CELLS)] for row in rows]
+        return Matrix(tuple(tuple(map(parse, row)) for row in cells))
     if enclosed := _inside(text):
         return _bracketed(text, *enclosed)
     if len(parts := _cut(text, _COLON)) > 1 and all(parts):
@@ -242,18 +271,35 @@ def _both(texts: list[str]) -> Form | None:
     return Named(first.name, Row(low.left, (low.parts[0], high.parts[-1]), high.right))
 
 
-def _without(whole: Form, points: Form) -> Form | None:
-    """The reals without some rationals, as a union of open intervals; None if it is something else."""
-    if not isinstance(points, Group) or whole != _REAL_LINE:
+def _without(whole: Form, removed: Form) -> Form | None:
+    """An interval without some rationals, or the reals without an interval, as a union; None for anything else."""
+    if not isinstance(whole, Row) or len(whole.parts) != 2:
         return None
-    values = {}
-    for point in points.parts:
-        value = math_exact.read_rational(point.text) if isinstance(point, Atom) else None
-        if value is None:
+    if isinstance(removed, Row):
+        if whole != _REAL_LINE or len(removed.parts) != 2:
             return None
-        values[value] = point
-    ends = [_BELOW, *(point for _, point in sorted(values.items())), _ABOVE]
-    return Group(tuple(Row("(", pair, ")") for pair in itertools.pairwise(ends)))
+        below = Row("(", (_BELOW, removed.parts[0]), "]" if removed.left == "(" else ")")
+        return Group((below, Row("[" if removed.right == ")" else "(", (removed.parts[1], _ABOVE), ")")))
+    if not isinstance(removed, Group):
+        return None
+    low, high = map(_rational, whole.parts)
+    values = {_rational(point): point for point in removed.parts}
+    inside = [value for value in values if value is not None]
+    if (
+        len(inside) < len(values)
+        or (low is None and whole.parts[0] != _BELOW)
+        or (high is None and whole.parts[1] != _ABOVE)
+    ):
+        return None
+    if any((low is not None and value <= low) or (high is not None and value >= high) for value in inside):
+        return None
+    ends = list(itertools.pairwise([whole.parts[0], *(values[value] for value in sorted(inside)), whole.parts[1]]))
+    lefts, rights = [whole.left, *"(" * len(inside)], [*")" * len(inside), whole.right]
+    return Group(tuple(Row(left, pair, right) for left, pair, right in zip(lefts, ends, rights, strict=True)))
+
+
+def _rational(form: Form) -> Fraction | None:
+    return math_exact.read_rational(form.text) if isinstance(form, Atom) else None
 
 
 def _relation(signs: list[str], sides: list[str]) -> Form:
@@ -269,6 +315,11 @@ def _relation(signs: list[str], sides: list[str]) -> Form:
         signs, sides = [_FLIPPED.get(sign, sign) for sign in reversed(signs)], sides[::-1]
     if len(sides) == 2 and (distance := _distance(signs[0], *sides)):
         return distance
+    if len(sides) == 3 and sides[0] == "0" and signs[0] == "<" and (inside := _ABSOLUTE.fullmatch(sides[1])):
+        left, right = ("[", "]") if signs[1] == r"\le" else ("(", ")")
+        below = Row(left, (Atom(f"-({sides[2]})"), Atom("0")), ")")
+        above = Row("(", (Atom("0"), Atom(sides[2])), right)
+        return Group((Named(inside[1], below), Named(inside[1], above)), bare=True)
     names = [number for number, side in enumerate(sides) if _NAME.fullmatch(side)]
     if len(names) == 1 and all(sign in ("<", r"\le") for sign in signs) and len(sides) <= 3:
         at = names[0]
@@ -302,6 +353,7 @@ def _equation(sides: list[str]) -> Form:
             return parse(values[-1])
         if len(names) == 1:
             return Named(names[0], parse(values[0]), (names[0], values[0]))
+        return Group(tuple(Named(name, parse(values[0]), (name, values[0])) for name in names), bare=True)
     if len(sides) == 2 and _NAME.fullmatch(sides[0]):
         return Named(sides[0], Atom(sides[1]), (sides[0], sides[1]))
     return Relation(("=",) * (len(sides) - 1), tuple(sides))
@@ -348,17 +400,20 @@ def _equal(a: Form, g: Form, same: Compare) -> bool | None:
     if isinstance(a, Named) or isinstance(g, Named):
         return _equal_named(a, g, same)
     if isinstance(a, Group) and a.bare and isinstance(g, Row):
+        if _names(a.parts) <= {"x", "y", "z"}:  # y = 1, x = 2 is (2, 1)
+            a = Group(tuple(sorted(a.parts, key=lambda part: part.name if isinstance(part, Named) else "")), bare=True)
         return _each(a.parts, g.parts, same) if (g.left, g.right) in _OF_TUPLES and g.left != "[" else False
+    if isinstance(a, Atom) and isinstance(g, Group) and _LABELS.fullmatch(a.text):  # AC for A, C
+        a = Group(tuple(map(Atom, a.text)))
     if isinstance(a, Group) or isinstance(g, Group):
-        left, right = (form.parts if isinstance(form, Group) else (form,) for form in (a, g))
+        left, right = (dict.fromkeys(form.parts if isinstance(form, Group) else (form,)) for form in (a, g))
         if (len(_names(left)) > 1) != (len(_names(right)) > 1):  # x = 1, y = 2 is not 1, 2
             return False
-        covered = _all(_any(_equal(x, y, same) for y in right) for x in left)
-        return (
-            _all((covered, _all(_any(_equal(x, y, same) for x in left) for y in right)))
-            if covered is not False
-            else False
-        )
+        extra, missing = [x for x in left if x not in right], [y for y in right if y not in left]
+        covered = _all(_any(_equal(x, y, same) for y in right) for x in extra)
+        if covered is False:
+            return False
+        return _all((covered, _all(_any(_equal(x, y, same) for x in left) for y in missing)))
     if isinstance(a, Matrix) and isinstance(g, Row):
         a = _column(a)
     if isinstance(g, Matrix) and isinstance(a, Row):
@@ -375,12 +430,14 @@ def _equal(a: Form, g: Form, same: Compare) -> bool | None:
         return _equal_ratio(a, g, same)
     if isinstance(a, Relation) and isinstance(g, Relation):
         return _equal_relation(a, g, same)
+    if isinstance(a, Relation) and isinstance(g, Atom) and _QUANTITY.fullmatch(a.sides[0]) and set(a.signs) == {"="}:
+        return _all(_equal_atoms(side, g.text, same) for side in a.sides[1:])  # m + n = 16 + 9 = 25
     if isinstance(a, Atom) and isinstance(g, Atom):
         return _equal_atoms(a.text, g.text, same)
     return False
 
 
-def _names(parts: tuple[Form, ...]) -> set[str]:
+def _names(parts: Iterable[Form]) -> set[str]:
     return {part.name for part in parts if isinstance(part, Named)}
 
 
@@ -399,6 +456,8 @@ def _equal_named(a: Form, g: Form, same: Compare) -> bool | None:
     if isinstance(a, Named) and isinstance(g, Named):
         if a.name == g.name:
             return _equal(a.form, g.form, same)
+        if (renamed := _in_letter_of(g, a)) is not None:
+            return _equal(renamed, g.form, same)
         return _equal_sides(a.sides, g.sides) if a.sides and g.sides else False
     if isinstance(a, Group) or isinstance(g, Group):
         left, right = (form.parts if isinstance(form, Group) else (form,) for form in (a, g))
@@ -411,6 +470,17 @@ def _equal_named(a: Form, g: Form, same: Compare) -> bool | None:
         if isinstance(x, Named) and isinstance(y, Relation):
             return _equal_sides(x.sides, (y.sides[0], y.sides[1])) if x.sides and y.signs == ("=",) else False
     return _equal(a.form if isinstance(a, Named) else a, g.form if isinstance(g, Named) else g, same)
+
+
+def _in_letter_of(wanted: Named, form: Named) -> Form | None:
+    """The value of f(t) = 2 t written in the letter of f(x); None if these are not such equations of one function."""
+    here, there = (_OF_LETTER.fullmatch(named.name) for named in (form, wanted))
+    if not (here and there and form.sides and here[1] == there[1]):
+        return None
+    letters = _LETTERS.findall(form.sides[1])
+    if there[2] in letters:
+        return None
+    return parse(_LETTERS.sub(lambda m: there[2] if m[0] == here[2] else m[0], form.sides[1]))
 
 
 def _assigned(form: Form, other: Form) -> Form:
@@ -463,7 +533,8 @@ def _equal_ratio(a: Form, g: Form, same: Compare) -> bool | None:
     return same(f"({ratio.parts[0]})/({ratio.parts[1]})", other.text)
 
 
-_BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{([0-9]+)\}|([0-9]+))")
+_BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?_(?:\{(?:\\text ?\{)?([0-9]+|[a-z]+)\}*|([0-9]+))")
+_BASE_WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 _WORDS = re.compile(r"[A-Za-z][A-Za-z .'-]*")
 _TEXT = re.compile(r"\\(?:text|mbox)")
 _SEVERAL_POINTS = re.compile(r"\.\s*[0-9]*\s*\.")  # versions, addresses, dates: 0.0.0.1 is not 0
@@ -481,12 +552,15 @@ def _equal_atoms(a: str, g: str, same: Compare) -> bool | None:
     if any(_is_words(text) or _is_malformed(text) for text in (a, g)):
         return _plain_words(a) == _plain_words(g)
     (a, unit), (g, wanted) = math_units.split(a, trusted=False), math_units.split(g, trusted=True)
+    for degrees, other, its_unit in ((a, g, wanted), (g, a, unit)):
+        if {unit, wanted} - {its_unit} == {"degree"} and (its_unit == "rad" or (not its_unit and r"\pi" in other)):
+            return same(rf"({degrees})\pi/180", other)
     if unit and wanted and unit != wanted:
         return False
-    if _TEXT.search(a) or _TEXT.search(g):  # words that are no unit; math-verify would skip them
-        return a == g
     if (verdict := _same_in_base(a, g)) is not None:
         return verdict
+    if _TEXT.search(a) or _TEXT.search(g):  # words that are no unit; math-verify would skip them
+        return a == g
     x, y = _INFINITE.fullmatch(a), _INFINITE.fullmatch(g)
     if x or y:
         return x is not None and y is not None and (x[1] == "-") == (y[1] == "-")
@@ -497,14 +571,17 @@ def _same_in_base(a: str, g: str) -> bool | None:
     """Verdict on numerals with a base, None if neither has one. math-verify would drop the base: 11_2 = 11_3."""
     x, y = _BASE.fullmatch(a), _BASE.fullmatch(g)
     if x and y:
-        return x.group(1).lstrip("0") == y.group(1).lstrip("0") and (x[2] or x[3]) == (y[2] or y[3])
-    if x or y:
-        return (
-            a.lstrip("0") == y[1].lstrip("0")
-            if y
-            else x is not None and (x[2] or x[3]) == "10" and math_exact.same(x[1], g)
-        )
+        return x[1].lstrip("0") == y[1].lstrip("0") and _base(x) == _base(y)
+    if y:
+        return a.lstrip("0") == y[1].lstrip("0")
+    if x:
+        return _base(x) == "10" and math_exact.same(x[1], g)
     return None
+
+
+def _base(numeral: re.Match[str]) -> str:
+    base = numeral[2] or numeral[3]
+    return _BASE_WORDS.get(base, base)
 
 
 def _is_malformed(text: str) -> bool:
@@ -521,4 +598,6 @@ def _is_words(text: str) -> bool:
 
 def _plain_words(text: str) -> str:
     """Letters in lower case, without spaces and hyphens, which some data sets lost."""
-    return re.sub(r"[\s-]+", "", text.casefold()).rstrip(".") if _WORDS.fullmatch(text) else text.casefold()
+    return (
+        re.sub(r"^(?:an?|the) |[\s-]+", "", text.casefold()).rstrip(".") if _WORDS.fullmatch(text) else text.casefold()
+    )

@@ -28,7 +28,7 @@ _STYLE = r"\\(?:text|textrm|textbf|textit|mathrm|mathit|mathbf|mbox|rm)"
 _POWER = r"(?:\^(?:[23]|\{-?[123]\}))?"
 _STYLED = re.compile(rf"(.*?\S)\s*((?:{_STYLE}\s*\{{[^{{}}]*\}}{_POWER}\s*(?:/|\\cdot)?\s*)+)", re.DOTALL)
 _PLAIN = re.compile(r"(.*[0-9})])\s*([A-Za-z][A-Za-z./^23 ]*[A-Za-z23.])", re.DOTALL)
-_SIGN = re.compile(r"(.*?\S)\s*(°|\\?%)", re.DOTALL)
+_SIGN = re.compile(r"(.*?\S)\s*(°|¢|\\?%)", re.DOTALL)
 _ANGLE_INSIDE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")  # the degrees of \\sin 15° are not its unit
 _MONEY = re.compile(r"([+-]?)\s*(?:\\\$|\$|€|£)\s*(.+)", re.DOTALL)
 
@@ -43,7 +43,7 @@ def split(text: str, *, trusted: bool) -> tuple[str, str]:
     if money := _MONEY.fullmatch(text):
         return money.group(1) + money.group(2), "dollar" if "$" in text else "euro" if "€" in text else "£"
     if (sign := _SIGN.fullmatch(text)) and not _ANGLE_INSIDE.search(text):
-        return sign.group(1), "degree" if sign.group(2) == "°" else "percent"
+        return sign.group(1), {"°": "degree", "¢": "cent"}.get(sign.group(2), "percent")
     if styled := _STYLED.fullmatch(text):
         value, words = styled.groups()
         unit, known = _one_spelling(re.sub(_STYLE, "", words))

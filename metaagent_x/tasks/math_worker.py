@@ -77,7 +77,7 @@ def read(text: str) -> Any:
     from math_verify.parser import parse_latex_cached
     from sympy import Float, Rational
 
-    if "'" in text:  # math-verify would drop a prime
+    if "'" in text or r"\phantom" in text:  # math-verify would drop a prime, and read what is not shown
         return None
     config = NormalizationConfig(
         basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False

@@ -70,11 +70,13 @@ class Mixture:
 
 
 def fingerprint(pairs: Pairs) -> str:
-    """A hash of what a set asks and what it counts as right, in order: ids, prompts, golds, numbers of tests."""
+    """A hash of what a set asks and what it counts as right, in order: tasks, golds, tests and limits."""
     digest = hashlib.sha256()
     for task, rubric in pairs:
-        row = [task.id, task.prompt, len(task.public_tests), rubric.gold, len(rubric.tests)]
-        digest.update(json.dumps(row).encode())
+        right = [rubric.gold, rubric.time_limit_s, rubric.memory_mb, rubric.checker]
+        digest.update(json.dumps([task.id, task.prompt, right, len(task.public_tests), len(rubric.tests)]).encode())
+        for test in (*task.public_tests, *rubric.tests):
+            digest.update(json.dumps(dict(test)).encode())
     return digest.hexdigest()[:16]
 
 

@@ -6,12 +6,7 @@ import hashlib
 import re
 from pathlib import PurePath
 
-from metaagent_x.tasks.datasets import parse
-
-BENCHMARKS = frozenset(
-    {"aime24", "aime25", "olympiadbench", "amc23", "math500", "livecodebench", "humaneval", "mbpp"}
-)  # fmt: skip
-HAVE_A_TEST_SPLIT = frozenset({"apps", "code_contests", "gsm8k"})
+from metaagent_x.tasks.datasets import DATASETS, parse
 
 
 def place(task_id: str) -> float:
@@ -40,15 +35,15 @@ def benchmark(name: str, path: str = "") -> str:
       DatasetError: options that the data set does not have.
     """
     base = name.partition(":")[0]
-    if base in BENCHMARKS:
-        return f"{base} is a benchmark"
-    if base not in HAVE_A_TEST_SPLIT:
+    if base not in DATASETS or not DATASETS[base].benchmarks:
         return ""
-    split = parse(name)[1].get("split", "")
-    if split in ("test", "all"):
-        return f"split={split} of {base} is a benchmark or holds one"
-    if not split and _is_test(path):
-        return f"{path!r} is the test split of {base}, a benchmark"
+    dataset, options = parse(name)
+    if dataset.benchmarks == dataset.splits:
+        return f"{base} is a benchmark"
+    split = options.get("split") or ("test" if _is_test(path) else dataset.splits[0])
+    if split == "all" or split in dataset.benchmarks:
+        other = f" ({base}:split=train is none)" if "train" in dataset.splits else ""
+        return f"split={split} of {base} is a benchmark or holds one{other}"
     return ""
 
 

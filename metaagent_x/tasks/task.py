@@ -41,6 +41,7 @@ class Rubric:
       time_limit_s: CPU seconds for one test.
       memory_mb: memory for one test, MiB.
       checker: which outputs are right where several are: a name of `compare.CHECKERS`; "" compares with the expected.
+        For all tests but those that name one themselves, as public tests must (`kinds.py`).
     """
 
     task_id: str

@@ -578,11 +578,10 @@ def f(n): return f(n + 1)
 f(0)
 ''', "memory crash cpu", "memory crash cpu"),
     Attack("recursion in C", '''
-x = []
-for _ in range(10**6): x = [x]
-sys.setrecursionlimit(10**9)
-repr(x)
-''', "crash memory error", "crash memory"),
+x = ()
+for _ in range(3 * 10**5): x = (x,)
+hash(x)
+''', "crash", "crash"),
     Attack("a null pointer", "ctypes.string_at(0)", "crash", "crash"),
     Attack("abort", "libc.abort()", "crash", "crash"),
     Attack("kills itself", "os.kill(os.getpid(), signal.SIGKILL)", "crash", "crash"),

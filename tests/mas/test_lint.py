@@ -193,6 +193,7 @@ def test_huge_numbers_and_deep_nesting_are_read_or_named(source, hint):
     assert own_imports(Script.of(source)) == 0
 
 
+@pytest.mark.slow
 def test_names_beyond_one_byte_of_the_code_are_read():
     source = "\n".join(f"a{i} = {i}" for i in range(70_000)) + "\nanswer = a69999 + wrong"
     assert [p.word for p in lint(Script.of(source))] == ["wrong"]

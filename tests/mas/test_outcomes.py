@@ -113,7 +113,7 @@ async def test_programs_that_sleep_do_not_hold_up_those_of_other_executions(monk
         return result
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(tools, "LIMITS", sandbox.Limits(cpu_s=1, wall_s=4.0))
+    monkeypatch.setattr(tools, "LIMITS", sandbox.Limits(cpu_s=1, wall_s=2.0))
     monkeypatch.setattr(tools, "run_program", noted)
     sleep = "together(run_python, ['import time\\ntime.sleep(60)'] * 3)\nanswer = solver()(task)"
     sleepers = [asyncio.ensure_future(Host(lambda r: RIGHT).run(sleep)) for _ in range(8)]

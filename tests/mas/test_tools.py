@@ -62,3 +62,11 @@ def test_only_failures_are_told_and_a_task_without_tests_says_so():
     assert failures("print(9.0)", STDIN, STDIN | {"output": "8"}) == ["input:\n3\nexpected output:\n8\ngot:\n9.0"]
     assert failures("print(1)") == ["no public tests"]
     assert failures(" \n", STDIN) == ["no program in the reply"]
+
+
+@pytest.mark.fault("B036")
+def test_a_public_test_names_its_checker_itself():
+    """A task has no rubric, so the checker of its public tests stands in them."""
+    lines = STDIN | {"output": "a\nb"}
+    assert failures("print('b')\nprint('a')", lines | {"checker": "unordered_lines"}) == []
+    assert len(failures("print('b')\nprint('a')", lines)) == 1

@@ -14,7 +14,7 @@ from test_run_python import children_of, open_fds
 from metaagent_x import sandbox
 from metaagent_x.sandbox import Limits, Program, Result, SandboxFailure, client
 
-QUICK = Limits(cpu_s=1, wall_s=1, memory_mb=100, output_bytes=20_000)
+QUICK = Limits(cpu_s=1, wall_s=1.5, memory_mb=100, output_bytes=20_000)
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ def test_a_flood_of_the_folder_ends_the_run(flood):
     assert os.listdir(client.zygote().folder) == []
 
 
+@pytest.mark.slow
 def test_starved_programs_reach_their_own_limit_and_nothing_else():
     """Twelve want a core for a second, and have two between them: none is late for lack of one, and nobody dies."""
     zygote = client.zygote()

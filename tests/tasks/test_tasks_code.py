@@ -49,6 +49,8 @@ print(f(int(input())))
         (FINAL, FINAL, False),
         (f"<solution>\n{FINAL}</solution>", FINAL, False),
         (f"<solution>\n```python\n{FINAL}```\n</solution>", FINAL, False),
+        (f"<solution>x = 1</solution> <solution>\n{FINAL}</solution> and </solution> <solution>", FINAL, False),
+        (f"{'<solution>' * 10**5}", None, False),  # read in linear time
         ("```python\nfor i in range(3)\n    print(i)\n```", "for i in range(3)\n    print(i)\n", False),
         ("```python\nprint(1)\n```\nBetter:\n```python\nprint(2", "print(1)\n", True),
         ("```python\nprint(1)\n", None, True),
@@ -209,6 +211,7 @@ def test_a_checker_decides_where_several_outputs_are_right():
     assert judge(program, [test], checker=lambda *texts: seen.append(texts) or True).passed == 1
     assert seen == [("x", "a\nb c", "b c\na\n")]
     assert judge("1 / 0", [test], checker=lambda *texts: True).passed == 0
+    assert judge(program, [test | {"checker": "unordered_lines"}, test]).passed == 1
     with pytest.raises(UnsupportedTest, match="'sorted' is not one of unordered_lines, any_case"):
         judge(program, [test], checker="sorted")
     with pytest.raises(UnsupportedTest, match="a checker reads printed text only"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from metaagent_x.tasks import math_exact
 from metaagent_x.tasks.math_exact import proportional, read, same
 from metaagent_x.tasks.math_units import split
 
@@ -18,6 +19,8 @@ from metaagent_x.tasks.math_units import split
         (r"(1+i)^4", "-4"),
         (r"e^{i\pi}", "-1"),
         (r"e^{\frac{3\pi i}{2}}", "-i"),
+        (r"e^{-\pi i/3}", r"\frac{1-i\sqrt3}{2}"),
+        (r"e^{11\pi i/4}", r"\frac{i-1}{\sqrt2}"),
         (r"0.1\overline{6}", r"\frac{1}{6}"),
         (r"-1\frac12", "-1.5"),
         ("2 1/2", "2.5"),
@@ -42,6 +45,37 @@ def test_equal_values(a, b):
 def test_what_is_not_of_this_kind_is_not_read(text):
     assert read(text) is None
     assert same(text, "1") is None
+
+
+@pytest.mark.fault("B033")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(a+b)^{60}" * 30, "(a+b+c)^9" * 40, "(a+b+c+d)(a-b+c-d)" * 20, "((a+b)^{-1}+c)^{-1}" * 20,
+        "(2^{160}x+3^{100})^{60}(2^{160}x-3^{100})^{60}", "+".join(f"1/(x+{n})" for n in range(40)),
+        "(" + "+".join("abcdfghjklmnopqrstuv") + ")^{9}",
+    ],
+)  # fmt: skip
+def test_a_short_text_cannot_ask_for_much_work(monkeypatch, text):
+    """Products of monomials, not seconds. What would need more is left to a worker, which can be killed."""
+    steps = 0
+    times = math_exact._times
+
+    def counted(a, b):
+        nonlocal steps
+        steps += 1
+        return times(a, b)
+
+    monkeypatch.setattr(math_exact, "_times", counted)
+    assert read.__wrapped__(text) is None
+    assert steps <= math_exact.MAX_WORK
+
+
+def test_long_digits_take_linear_time():
+    """A pattern that can split digits in two places needs the cube of their number of steps."""
+    digits = "1234567890" * 2_000
+    for text in (rf"\frac{{{digits}}}{{{digits}!}}", f"{digits}/{digits}!", f"{digits}!"):
+        assert math_exact.read_rational(text) is None
 
 
 def test_equations_are_compared_up_to_a_factor():

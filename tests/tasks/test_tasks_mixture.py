@@ -132,7 +132,7 @@ def test_a_place_that_does_not_exist_and_hosts_without_a_task_are_refused(host, 
         Mixture({"a": source("a", 9)}, {"a": 1.0}, 4, seed=0, host=host, hosts=hosts)
 
 
-def test_the_fingerprint_sees_every_change_of_question_gold_and_order():
+def test_the_fingerprint_sees_every_change_of_question_gold_tests_and_order():
     pairs = source("a", 3)
     task, rubric = pairs[0]
     changes = [
@@ -142,6 +142,9 @@ def test_the_fingerprint_sees_every_change_of_question_gold_and_order():
         [(dataclasses.replace(task, id="b"), rubric), *pairs[1:]],
         [(task, dataclasses.replace(rubric, gold=("another",))), *pairs[1:]],
         [(task, dataclasses.replace(rubric, tests=({"kind": "stdin"},))), *pairs[1:]],
+        [(task, dataclasses.replace(rubric, tests=({"kind": "call"},))), *pairs[1:]],
+        [(dataclasses.replace(task, public_tests=({"kind": "stdin"},)), rubric), *pairs[1:]],
+        [(task, dataclasses.replace(rubric, time_limit_s=1.0)), *pairs[1:]],
     ]
     assert fingerprint(source("a", 3)) == fingerprint(pairs)
     assert len({fingerprint(p) for p in [pairs, *changes]}) == 1 + len(changes)

@@ -28,7 +28,7 @@ def test_the_split_is_the_same_in_every_version():
     ("name", "path"),
     [
         ("aime24", ""), ("aime25", "x.jsonl"), ("olympiadbench", ""), ("amc23", ""), ("math500", ""),
-        ("livecodebench:release=v6,from=2025-01-01", ""), ("humaneval", ""), ("mbpp:split=train", ""),
+        ("livecodebench:release=v6,from=2025-01-01", ""), ("humaneval", ""), ("mbpp", ""), ("mbpp:split=all", ""),
         ("apps:split=test", ""), ("apps:difficulty=introductory,split=test", "data/apps"),
         ("code_contests:split=test", ""),
         ("gsm8k: split = test", ""), ("gsm8k:split=all", ""), ("apps", "data/test/rows.jsonl"),
@@ -44,7 +44,8 @@ def test_a_benchmark_is_recognised(name, path):
     ("name", "path"),
     [
         ("polaris", "test.jsonl"), ("apps", "data/apps"), ("apps:split=train", "data/test/apps.jsonl"),
-        ("code_contests:split=valid", ""), ("gsm8k", "data/latest/train.jsonl"), ("gsm8k", "data/latest.jsonl"),
+        ("code_contests:split=valid", ""), ("mbpp:split=train", ""),
+        ("gsm8k", "data/latest/train.jsonl"), ("gsm8k", "data/latest.jsonl"),
         ("apps", "test/train.jsonl"), ("apps", "test/apps/a/rows.jsonl"),
         ("apps:difficulty=introductory,split=train", "test"), ("tiny_math", ""),
     ],

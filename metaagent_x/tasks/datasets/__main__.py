@@ -3,7 +3,7 @@
   python -m metaagent_x.tasks.datasets fetch polaris aime25 livecodebench:release=v6 --to data
   python -m metaagent_x.tasks.datasets check polaris --path data/polaris --against aime25 --write clean.jsonl
 
-Exit codes: 0 done, 2 bad input, 3 interrupted (the same command goes on), 1 anything else.
+Exit codes: 0 done, 2 bad input, 3 interrupted (repeat the command), 1 anything else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import pathlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import (
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return 1
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on from here")
+        _say("interrupted; repeat the command, what was fetched is kept")
         return 3
 
 
@@ -75,11 +75,22 @@ def _fetch(parsed: argparse.Namespace) -> int:
 def _check(parsed: argparse.Namespace) -> int:
     from tokenizers import Tokenizer
 
-    from metaagent_x.tasks.datasets import check
+    from metaagent_x.tasks.datasets import check, reading
+    from metaagent_x.tasks.datasets.fetch import altered
+    from metaagent_x.tasks.datasets.files import place_of
 
+    for option, file in (("--write", parsed.write), ("--json", parsed.json)):
+        if file and not file.absolute().parent.is_dir():
+            raise DatasetError(f"{option}: the folder {file.absolute().parent} is not there")
     name = parsed.name
     if parsed.split:
         name += ("," if ":" in name else ":") + f"split={parsed.split}"
+    dataset, options = datasets.parse(name)
+    if changed := altered(place := place_of(dataset, parsed.path, options)):
+        raise DatasetError(
+            f"{name}: {changed[0]} is not what was fetched; repeat: python -m metaagent_x.tasks.datasets fetch "
+            f"{dataset.name} --to {place.parent}"
+        )
     tokenizer = None
     if parsed.tokenizer:
         file = parsed.tokenizer / "tokenizer.json"
@@ -93,7 +104,7 @@ def _check(parsed: argparse.Namespace) -> int:
         for benchmark in parsed.against:
             other, path = _name_and_path(benchmark)
             against[other] = [(task.id, task.prompt) for task, _ in datasets.load(other, path)]
-        items = check.read(name, parsed.path, show)
+        items = reading.read(name, parsed.path, show)
         report = check.examine(
             name, items, against=against, tokenizer=tokenizer, limit=parsed.limit, least_share=parsed.least_share,
             programs=dict(datasets.solutions(name, parsed.path)) if parsed.run_programs else None, progress=show,
@@ -134,6 +145,17 @@ class _Bars:
         self.bars.update(self.rows[what], completed=done)
 
 
+def _number(kind: Callable[[str], float], least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+        return value
+
+    read.__name__ = kind.__name__  # argparse names it: "invalid int value"
+    return read
+
+
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m metaagent_x.tasks.datasets", description=__doc__, formatter_class=raw)
@@ -168,17 +190,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--path", help="file or folder; without it, where `load` looks")
     add("--split", default="", help="same as NAME:split=...")
     add("--against", action="append", default=[], metavar="NAME[=PATH]", help="a benchmark; may be repeated")
-    add(
-        "--least-share",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="13-grams in common count from this share of the benchmark task's words on, 0 to 1 (default: any)",
-    )
-    add(
-        "--tokenizer", type=pathlib.Path, metavar="DIR", help="folder with tokenizer.json; without it, characters count"
-    )
-    add("--limit", type=int, default=0, metavar="N", help="list the prompts that are longer")
+    share = "13-grams in common count from this share of the benchmark task's words on, 0 to 1 (default: any)"
+    folder = "folder with tokenizer.json; without it, characters count"
+    add("--least-share", type=_number(float, 0, 1), default=0.0, metavar="S", help=share)
+    add("--tokenizer", type=pathlib.Path, metavar="DIR", help=folder)
+    add("--limit", type=_number(int, 0, 10**9), default=0, metavar="N", help="list the prompts that are longer")
     add("--run-programs", action="store_true", help="judge the rows' own reference programs (contained; slow)")
     add("--write", type=pathlib.Path, metavar="FILE", help="JSONL of the rows without what was found")
     add("--json", type=pathlib.Path, metavar="FILE", help="the whole report")

@@ -1,6 +1,8 @@
 """What a dataset holds and whether it can be trusted: a report, and the rows without what it found.
 
-Every gold is put into the box of an answer and graded; a gold that is not right itself teaches that nothing is.
+Every gold is put into the box of an answer and graded, as it stands and in another spelling of the same: an answer that
+equals the gold character by character is right in any case, which says little. A gold that is not right itself teaches
+that nothing is.
 Reference programs, where the rows have them, can be judged on the task's own tests. Training tasks that a benchmark
 also asks are listed (`overlap`).
 """
@@ -13,7 +15,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,71 +24,15 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from metaagent_x.tasks import code
-from metaagent_x.tasks.datasets import overlap
+from metaagent_x.tasks.datasets import overlap, public_only
 from metaagent_x.tasks.datasets.files import open_rows
-from metaagent_x.tasks.datasets.registry import parse
-from metaagent_x.tasks.datasets.rows import DatasetError, Dropped
+from metaagent_x.tasks.datasets.reading import Item, Progress, silent
+from metaagent_x.tasks.datasets.rows import DatasetError
 from metaagent_x.tasks.math import extract_answer, is_equivalent
 from metaagent_x.tasks.task import Rubric, Task
 
 PERCENTILES = (50, 90, 99, 100)
 SHOWN = 12  # ids of a line in the terminal; the JSON report has all
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much is done, and of how much."""
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    pass
-
-
-@dataclasses.dataclass(frozen=True)
-class Item:
-    """What became of a row: a task and its rubric, or the reason why it was dropped.
-
-    Attributes:
-      place, number: of the row.
-    """
-
-    place: str
-    number: int
-    task: Task | None = None
-    rubric: Rubric | None = None
-    dropped: str = ""
-
-
-def read(name: str, path: str | None = None, progress: Progress = _silent) -> list[Item]:
-    """Every row of a dataset, as `load_report` reads it, but with the duplicates left in.
-
-    Raises:
-      DatasetError: as `load_report`.
-    """
-    dataset, _ = parse(name)
-    items: list[Item] = []
-    ids: set[str] = set()
-    for row in open_rows(name, path):
-        try:
-            task, rubric = dataset.convert(row)
-        except Dropped as reason:
-            items.append(Item(row.place, row.number, dropped=str(reason)))
-        else:
-            if task.id in ids:
-                items.append(Item(row.place, row.number, dropped="id of an earlier row"))
-            else:
-                items.append(Item(row.place, row.number, task, rubric))
-            ids.add(task.id)
-        progress("rows", len(items), 0)
-    if dataset.review:
-        pairs = [(item.task, item.rubric) for item in items if item.task and item.rubric]
-        reviewed = {task.id: (task, rubric) for task, rubric in dataset.review(pairs)}
-        for at, item in enumerate(items):
-            if item.task:
-                task, rubric = reviewed[item.task.id]
-                if rubric.gold or rubric.tests:
-                    items[at] = dataclasses.replace(item, task=task, rubric=rubric)
-                else:
-                    items[at] = Item(item.place, item.number, dropped="all tests belong to another problem")
-    return items
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +43,11 @@ class Report:
       name: what was checked, with its options.
       rows: read. tasks: rows that became one.
       dropped: reason -> {"rows", "first": place of the first such row}.
-      golds: {"graded", "failed": [{"id", "gold"}], "next_integer": {"graded", "accepted": [ids]}}; math only.
+      golds: {"graded", "failed": [{"id", "gold"}], "respelled": the same of other spellings that are not accepted,
+        "next_integer": {"graded", "accepted": [ids]}}; math only.
       programs: {"judged", "failed": [{"id", "passed", "total", "reason"}], "without": tasks without a program}.
-      tests: {"public", "hidden"} -> {"min", "median", "max"} a task, and "kinds" -> number of tests; code only.
+      tests: {"public", "judged"} -> {"min", "median", "max"} a task, "kinds" -> number of tests, and "public_only": ids
+        of the tasks that are judged on nothing but public tests; code only.
       lengths: {"unit": "tokens" or "characters", "percentiles": {"50": ...}, "limit", "over": ids}.
       duplicates: {"exact", "near"} -> {id: id of the first}.
       overlap: benchmark -> {"tasks", "exact", "ngram": lists of matches}.
@@ -124,6 +72,7 @@ class Report:
         out |= dict.fromkeys(self.duplicates["near"], "near duplicate")
         out |= dict.fromkeys(self.duplicates["exact"], "duplicate")
         out |= {failed["id"]: "reference program fails" for failed in self.programs.get("failed", ())}
+        out |= {failed["id"]: "gold is wrong in another spelling" for failed in self.golds.get("respelled", ())}
         out |= {failed["id"]: "gold does not grade itself" for failed in self.golds.get("failed", ())}
         return out
 
@@ -137,7 +86,7 @@ def examine(
     limit: int = 0,
     least_share: float = 0.0,
     programs: Mapping[str, Sequence[str]] | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Report:
     """Looks at every row of a dataset.
 
@@ -173,13 +122,16 @@ def examine(
     )
 
 
-def grade_golds(rubrics: Sequence[Rubric], progress: Progress = _silent) -> dict[str, Any]:
-    """Each accepted gold as the content of a box, graded; and each integer gold plus one, which must be wrong."""
-    failed, accepted, integers = [], [], 0
+def grade_golds(rubrics: Sequence[Rubric], progress: Progress = silent) -> dict[str, Any]:
+    """Each accepted gold as the content of a box, graded, as it stands and `respelled`; and each integer gold plus one,
+    which must be wrong."""
+    failed, other, accepted, integers = [], [], [], 0
     for number, rubric in enumerate(rubrics, 1):
         for gold in rubric.gold:
             if not _is_right(gold, rubric):
                 failed.append({"id": rubric.task_id, "gold": gold})
+            elif not _is_right(respelled(gold), rubric):
+                other.append({"id": rubric.task_id, "gold": gold})
             if re.fullmatch(r"-?\d{1,18}", gold):
                 integers += 1
                 if _is_right(str(int(gold) + 1), rubric):
@@ -187,7 +139,15 @@ def grade_golds(rubrics: Sequence[Rubric], progress: Progress = _silent) -> dict
         progress("golds", number, len(rubrics))
     if not rubrics:
         return {}
-    return {"graded": len(rubrics), "failed": failed, "next_integer": {"graded": integers, "accepted": accepted}}
+    plus_one = {"graded": integers, "accepted": accepted}
+    return {"graded": len(rubrics), "failed": failed, "respelled": other, "next_integer": plus_one}
+
+
+def respelled(gold: str) -> str:
+    """A gold as another hand writes it: between dollar signs, with \\dfrac, blanks around signs, a full stop behind."""
+    text = re.sub(r"\\[dt]?frac(?![A-Za-z])", r"\\dfrac", gold)
+    text = re.sub(r"\s*([+=])\s*", r" \1 ", text).strip()
+    return f"$ {text} $."
 
 
 def _is_right(answer: str, rubric: Rubric) -> bool:
@@ -218,10 +178,10 @@ def _judge_programs(
 def _count_tests(pairs: Sequence[tuple[Task, Rubric]]) -> dict[str, Any]:
     if not pairs:
         return {}
-    counts = {"public": [len(task.public_tests) for task, _ in pairs], "hidden": [len(r.tests) for _, r in pairs]}
+    counts = {"public": [len(task.public_tests) for task, _ in pairs], "judged": [len(r.tests) for _, r in pairs]}
     kinds = collections.Counter(test["kind"] for task, r in pairs for test in (*task.public_tests, *r.tests))
     spread = {who: {"min": min(n), "median": float(np.median(n)), "max": max(n)} for who, n in counts.items()}
-    return spread | {"kinds": dict(kinds.most_common())}
+    return spread | {"kinds": dict(kinds.most_common()), "public_only": public_only(pairs)}
 
 
 def _lengths(texts: overlap.Texts, tokenizer: Tokenizer | None, limit: int, progress: Progress) -> dict[str, Any]:
@@ -262,17 +222,21 @@ def tables(report: Report) -> list[Table]:
         table.add_row(f"dropped: {reason}", f"{one['rows']:,}   first: {one['first']}")
     if golds := report.golds:
         failed = [f"{one['id']} ({one['gold'][:40]})" for one in golds["failed"]]
-        table.add_row("golds that fail their own verifier", _of(failed, golds["graded"]))
+        other = [f"{one['id']} ({one['gold'][:40]})" for one in golds["respelled"]]
+        table.add_row("golds refused as their own answer", _of(failed, golds["graded"]))
+        table.add_row("golds refused in another spelling", _of(other, golds["graded"]))
         table.add_row("integer golds: plus one accepted", _of(**_named(golds["next_integer"])))
     if programs := report.programs:
         failed = [f"{one['id']} ({one['reason'][:60]})" for one in programs["failed"]]
         table.add_row("reference programs that fail", _of(failed, programs["judged"]))
         table.add_row("tasks without a program", f"{programs['without']:,}")
     if tests := report.tests:
-        for who in ("public", "hidden"):
+        for who in ("public", "judged"):
             table.add_row(
                 f"{who} tests a task", "{min} / {median:g} / {max}  (min / median / max)".format(**tests[who])
             )
+        if tests["public_only"]:
+            table.add_row("judged on public tests only", _of(tests["public_only"], report.tasks))
         table.add_row("tests by kind", ", ".join(f"{kind} {n:,}" for kind, n in tests["kinds"].items()))
     if lengths := report.lengths:
         marks = " / ".join(f"{n:,}" for n in lengths["percentiles"].values())

@@ -1,9 +1,8 @@
 """From a row of a code dataset to its task and rubric.
 
-Rows to train on keep public and hidden tests apart: no hidden test has an input that the agents see, and a row without
+Rows to train on keep public and hidden tests apart: no hidden test has the input of a public one, and a row without
 hidden tests is dropped. Rows of benchmarks are judged on the official list, which holds the public tests too
-(`metadata["hidden_tests"]` counts the others). Which of the two a row is follows from its split: "train" and
-"validation" are for training, "test" and "valid" (of CodeContests) are benchmarks.
+(`metadata["hidden_tests"]` counts the others). Which of the two a row is follows from its split: "test" is a benchmark.
 
 A task that asks for a function says so at the end of its prompt, with the code to begin with. Reference programs never
 stand in a task or its metadata; `registry.solutions` reads them.
@@ -130,7 +129,10 @@ def _container(starter: str) -> str:
 
 
 def apps(row: Row) -> Pair:
-    """APPS. Public are at most two tests whose input stands in the statement. The test split is a benchmark."""
+    """APPS. Public are at most two tests whose input stands in the statement. The test split is a benchmark.
+
+    Both splits count their problems from 0, so the split is part of the id.
+    """
     name, prompt = row.ident("problem_id", "id"), row.text("question")
     metadata = row.plain("difficulty")
     packed = row.values.get("input_output")
@@ -151,7 +153,7 @@ def apps(row: Row) -> Pair:
         shown = [i for i, test in enumerate(tests) if stands_in(test["input"], prompt)][:PUBLIC_TESTS]
     others = [test for i, test in enumerate(tests) if i not in shown]
     public = [tests[i] for i in shown]
-    return _pair(row, f"apps/{name}", prompt, public, others, metadata, benchmark=row.split == "test")
+    return _pair(row, f"apps/{row.split}/{name}", prompt, public, others, metadata, benchmark=row.split == "test")
 
 
 def _function_name(row: Row, field: str, name: Any) -> str:
@@ -195,10 +197,13 @@ def _compact(text: str) -> str:
 
 
 def apps_options(options: Mapping[str, str]) -> None:
-    known = ("introductory", "interview", "competition")
-    for level in filter(None, options.get("difficulty", "").split("+")):
-        if level not in known:
-            raise ValueError(f"difficulty={level!r}; choose of {', '.join(known)}, several joined by '+'")
+    _check_choice(options, "difficulty", ("introductory", "interview", "competition"))
+
+
+def _check_choice(options: Mapping[str, str], option: str, known: Sequence[str]) -> None:
+    for value in options[option].split("+") if option in options else ():
+        if value not in known:
+            raise ValueError(f"{option}={value!r}; choose of {', '.join(known)}, several joined by '+'")
 
 
 def apps_select(row: Row, options: Mapping[str, str]) -> bool:
@@ -217,7 +222,7 @@ def apps_solutions(row: Row) -> list[str]:
 
 
 def code_contests(row: Row) -> Pair:
-    """CodeContests: hidden are private and generated tests. Splits "valid" and "test" are benchmarks.
+    """CodeContests: hidden are private and generated tests. The test split is a benchmark.
 
     44 of the 165 test rows have no private test; they stay in the benchmark, which then judges on the others.
     """
@@ -233,7 +238,7 @@ def code_contests(row: Row) -> Pair:
     metadata = row.plain("source", "difficulty", "cf_rating")
     return _pair(
         row, f"code_contests/{row.text('name')}", row.text("description"), public, private + generated, metadata,
-        benchmark=row.split in ("valid", "test"), time_limit_s=seconds or TIME_LIMIT_S,
+        benchmark=row.split == "test", time_limit_s=seconds or TIME_LIMIT_S,
         memory_mb=memory_mb or MEMORY_MB,
     )  # fmt: skip
 
@@ -426,11 +431,20 @@ def _without(pair: Pair, common: set[tuple[str, str]]) -> Pair:
 
 def livecodebench_options(options: Mapping[str, str]) -> None:
     _releases(options.get("release", "release_v6"))
+    _check_choice(options, "platform", ("atcoder", "codeforces", "leetcode"))
     for end in ("from", "to"):
-        try:
-            datetime.date.fromisoformat(options.get(end, "2025-01-01"))
-        except ValueError:
-            raise ValueError(f"{end}={options[end]!r} is not a date like 2025-01-31") from None
+        if end in options and not _is_date(options[end]):
+            raise ValueError(f"{end}={options[end]!r} is not a date like 2025-01-31")
+    if options.get("from", "") > options.get("to", "9999"):
+        raise ValueError(f"from={options['from']} is later than to={options['to']}")
+
+
+def _is_date(text: str) -> bool:
+    """True for the one form of a date that compares as text. (`fromisoformat` alone accepts 20250131 too.)"""
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _releases(release: str) -> range:
@@ -461,10 +475,8 @@ def livecodebench_select(row: Row, options: Mapping[str, str]) -> bool:
     if "from" not in options and "to" not in options:
         return True
     day = row.text("contest_date")[:10]
-    try:
-        datetime.date.fromisoformat(day)
-    except ValueError:
-        raise row.error("contest_date", f"is {day!r}, it must begin with a date") from None
+    if not _is_date(day):
+        raise row.error("contest_date", f"is {day!r}, it must begin with a date like 2025-01-31")
     return options.get("from", day) <= day <= options.get("to", day)
 
 
@@ -538,25 +550,28 @@ def mbpp(row: Row) -> Pair:
 
 
 def _tested_function(row: Row, asserts: Sequence[str], setup: str) -> str:
-    """The function that all assertions call; if they share several, the first that the reference program defines."""
+    """The function that all assertions call; if they share several, the first that the reference program defines.
+
+    It may have the name of a builtin (`sum` of row 126), but then only the reference program tells.
+    """
     called = [_called(row, "test_list", test) for test in asserts]
     own = {node.name for node in ast.walk(_tree(row, "test_setup_code", setup)) if isinstance(node, _DEFINITIONS)}
     shared = [name for name in called[0] if all(name in names for names in called) and name not in own]
-    if not shared:
-        raise row.error("test_list", "the assertions call no function in common")
     program = row.optional_text("code")
     defined = [name for name in shared if re.search(rf"^\s*def\s+{name}\b", program, re.MULTILINE)]
-    return (defined or shared)[0]
+    candidates = defined or [name for name in shared if not hasattr(builtins, name)]
+    if not candidates:
+        raise row.error("test_list", "the assertions call no function in common")
+    return candidates[0]
 
 
 _DEFINITIONS = ast.FunctionDef | ast.ClassDef
 
 
 def _called(row: Row, field: str, source: str) -> list[str]:
-    """Names of the functions that a piece of code calls, built-in ones left out, in order."""
+    """Names of the functions that a piece of code calls, in order."""
     nodes = ast.walk(_tree(row, field, source))
-    names = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return [name for name in names if not hasattr(builtins, name)]
+    return [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
 def _tree(row: Row, field: str, source: str) -> ast.Module:

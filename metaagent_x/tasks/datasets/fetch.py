@@ -96,6 +96,15 @@ def read_record(folder: pathlib.Path) -> Record | None:
         raise DatasetError(text) from None
 
 
+def altered(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files of a fetched folder that are not what was fetched; reads them all. Empty for any other folder."""
+    record = read_record(folder) if folder.is_dir() else None
+    if not record:
+        return []
+    whole = _whole(folder, record, lambda path, done, total: None)
+    return [folder / path for path in record.files if path not in whole]
+
+
 def fetch(
     dataset: Dataset,
     to: pathlib.Path,
@@ -221,6 +230,8 @@ class _Hub:
                 if status not in _AGAIN:
                     raise self.refused(status, url) from None
                 reason = "too many requests (429); HF_TOKEN raises the limit" if status == 429 else f"answers {status}"
+            except httpx2.UnsupportedProtocol:
+                raise DatasetError(f"{url}: --endpoint or HF_ENDPOINT must begin with https:// or http://") from None
             except httpx2.TransportError as problem:
                 reason, wait = f"{type(problem).__name__}: {problem}", ""
             failures = 1 if progressed() else failures + 1
@@ -309,9 +320,12 @@ def _download(hub: _Hub, url: str, file: RemoteFile, partial: pathlib.Path, prog
             before, seen = seen, out.tell()
             return seen > before
 
-        hub.patiently(stream, url, progressed)
-        out.flush()
-        os.fsync(out.fileno())
+        try:
+            hub.patiently(stream, url, progressed)
+            out.flush()
+            os.fsync(out.fileno())
+        except OSError as problem:
+            raise FetchError(f"{partial}: {problem.strerror or problem}; the same command goes on from here") from None
 
 
 def _measure(path: pathlib.Path) -> RemoteFile:

@@ -35,22 +35,27 @@ def open_rows(name: str, path: str | None = None, *, all_columns: bool = False) 
       DatasetError: as `load_report`, but for rows that only a conversion can find broken.
     """
     dataset, options = parse(name)
-    at = _place(dataset, path)
+    at = place_of(dataset, path, options)
     wanted = options.get("split") or (dataset.splits[0] if at.is_dir() else "all")  # where rows tell their split
-    number, last = 0, None
+    one_split = dataset.splits[0] if len(dataset.splits) == 1 else ""
+    number, chosen, last = 0, 0, None
     for file, where, values, split in _raw(dataset, options, at, all_columns):
         place = f"{dataset.name}: {file} {where}"
         if file != last:
             _check_columns(dataset, place, values)
         last = file
-        row = Row(place, number, values, split or dataset.splits[0])
+        row = Row(place, number, values, one_split or split or dataset.splits[0])
         number += 1
         if dataset.split_of:
             row = dataclasses.replace(row, split=dataset.split_of(row))
             if wanted not in ("all", row.split):
                 continue
         if dataset.select is None or dataset.select(row, options):
+            chosen += 1
             yield row
+    if not chosen:
+        none = f"none of its {number} rows is of {name.partition(':')[2]}" if number else "holds no rows"
+        raise DatasetError(f"{dataset.name}: {at} {none}")
 
 
 def _raw(
@@ -65,7 +70,10 @@ def _raw(
         yield from ((file, where, values, split) for where, values in rows.read(dataset.name, file, unused))
 
 
-def _place(dataset: Dataset, path: str | None) -> pathlib.Path:
+def place_of(dataset: Dataset, path: str | None, options: Mapping[str, str]) -> pathlib.Path:
+    """The file or folder that a path means, or that is read without one. Raises DatasetError if it is not there."""
+    if path and path.startswith("hub:"):
+        return _from_hub(dataset, path, options)
     if path:
         at = pathlib.Path(path.removeprefix("tfds:")).expanduser()
         if path.startswith("tfds:") and not rows.is_tfds(at):
@@ -73,7 +81,7 @@ def _place(dataset: Dataset, path: str | None) -> pathlib.Path:
         if not at.exists():
             raise DatasetError(f"{dataset.name}: {at} does not exist; give a file or folder of rows")
         return at
-    folder = pathlib.Path(os.environ.get("METAAGENT_X_DATA") or "data").expanduser()
+    folder = _home()
     at = folder / dataset.name
     if not at.exists():
         raise DatasetError(
@@ -81,6 +89,31 @@ def _place(dataset: Dataset, path: str | None) -> pathlib.Path:
             f"python -m metaagent_x.tasks.datasets fetch {dataset.name} --to {folder}"
         )
     return at
+
+
+def _home() -> pathlib.Path:
+    return pathlib.Path(os.environ.get("METAAGENT_X_DATA") or "data").expanduser()
+
+
+def _from_hub(dataset: Dataset, path: str, options: Mapping[str, str]) -> pathlib.Path:
+    """The folder of a repository, fetched first where it is not yet. Every commit, and every mirror, has its own."""
+    from metaagent_x.tasks.datasets import fetch  # only here: reading needs no HTTP client
+
+    repo, _, revision = path.removeprefix("hub:").partition("@")
+    repo = repo or dataset.hub.repo
+    revision = revision or (dataset.hub.revision if repo == dataset.hub.repo else "")
+    to = _home() / "hub" / f"{repo.replace('/', '--')}@{revision or 'newest'}"
+    wanted = {key: value for key, value in options.items() if key != "split"} if dataset.wanted_file else {}
+    split = options.get("split") or dataset.splits[0]
+    hub = dataclasses.replace(dataset.hub, repo=repo, revision="")
+    try:
+        fetch.fetch(
+            dataclasses.replace(dataset, hub=hub), to, splits=dataset.splits if split == "all" else (split,),
+            options=wanted, revision=revision,
+        )  # fmt: skip
+    except fetch.FetchError as failure:
+        raise DatasetError(f"{dataset.name}: {path}: {failure}") from failure
+    return to / dataset.name
 
 
 def _check_columns(dataset: Dataset, place: str, values: Mapping) -> None:

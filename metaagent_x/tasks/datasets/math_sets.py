@@ -59,7 +59,7 @@ def gsm8k(row: Row) -> Pair:
     _, mark, gold = row.text("answer").rpartition("####")
     if not mark or not gold.strip():
         raise row.error("answer", "has no '#### number' at its end: a row without an answer")
-    return _pair(f"gsm8k/{row.number}", row.text("question"), (gold.strip().replace(",", ""),), {})
+    return _pair(f"gsm8k/{row.split}/{row.number}", row.text("question"), (gold.strip().replace(",", ""),), {})
 
 
 def strip_calculator_marks(solution: str) -> str:

@@ -201,14 +201,15 @@ def _json_file(name: str, file: pathlib.Path) -> Iterator[tuple[str, Any]]:
     """A list of rows, or one row a line under the wrong name."""
     try:
         text = file.read_text(encoding="utf-8-sig")
-        if text.lstrip().startswith("{"):
-            yield from _json_lines(name, file)
-            return
-        rows = parse_json(text)
+        lines = text.lstrip().startswith("{")
+        rows = [] if lines else parse_json(text)
     except json.JSONDecodeError as problem:
         raise DatasetError(f"{name}: {file} line {problem.lineno}: unreadable JSON: {problem}") from None
     except (OSError, ValueError) as problem:
         raise DatasetError(f"{name}: {file} cannot be read: {problem}") from None
+    if lines:
+        yield from _json_lines(name, file)
+        return
     if not isinstance(rows, list):
         raise DatasetError(f"{name}: {file} holds {type(rows).__name__}; a .json file must hold a list of rows")
     yield from ((f"row {number}", values) for number, values in enumerate(rows, 1))
@@ -224,7 +225,8 @@ def _columnar(name: str, file: pathlib.Path, unused: Sequence[str]) -> Iterator[
                 number += 1
                 yield f"row {number}", {key: _plain_time(value) for key, value in values.items()}
     except (OSError, pa.ArrowException, UnicodeDecodeError) as problem:
-        raise DatasetError(f"{name}: {file} cannot be read after row {number}: {problem}") from None
+        said = " ".join(str(problem).split())
+        raise DatasetError(f"{name}: {file} cannot be read after row {number}: {said}") from None
 
 
 def _batches(file: pathlib.Path, unused: Sequence[str]) -> Iterator[Any]:

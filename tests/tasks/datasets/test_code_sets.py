@@ -142,7 +142,9 @@ def test_apps_levels_can_be_chosen(write):
 # CodeContests
 
 
-def test_code_contests_hides_private_and_generated_tests(write):
+@pytest.mark.parametrize("file", ["train.jsonl", "valid.jsonl"])
+def test_code_contests_hides_private_and_generated_tests(write, file):
+    """Also in the split for validation, which may be trained on: only the test split follows an official list."""
     rows = [
         contest(
             "a", [("1", "1")], [("2", "2"), ("1\n", "1")], [("3", "3"), ("2", "2")], memory_limit_bytes=256_000_000
@@ -151,7 +153,7 @@ def test_code_contests_hides_private_and_generated_tests(write):
         contest("c", [("1", "1")]),
         contest("d", [], [("2", "2")], input_file="in.txt"),
     ]
-    pairs, dropped = load_report("code_contests", write(*rows))
+    pairs, dropped = load_report("code_contests", write(*rows, name=file))
     (a, hidden), (_, b) = pairs
     assert inputs(a.public_tests) == ["1"] and inputs(hidden.tests) == ["2", "3"]
     assert (hidden.time_limit_s, hidden.memory_mb) == (4.0, 244) and (b.time_limit_s, b.memory_mb) == (1.5, 512)
@@ -231,6 +233,11 @@ def test_windows_platforms_and_releases(write, tmp_path):
     for options, message in (
         ("release=6", "release='6'; v6 is the sixth addition alone"),
         ("from=May", "from='May' is not a date like 2025-01-31"),
+        ("from=20250101", "from='20250101' is not a date like 2025-01-31"),  # a date, but not as text
+        ("to=2025-W01-1", "to='2025-W01-1' is not a date like 2025-01-31"),
+        ("from=2025-05-01,to=2025-01-01", "from=2025-05-01 is later than to=2025-01-01"),
+        ("platform=leet", "platform='leet'; choose of atcoder, codeforces, leetcode"),
+        ("platform=leetcode+", "platform=''; choose of"),
         ("release=v2", "holds nothing of split"),
     ):
         with pytest.raises(DatasetError, match=message):
@@ -405,6 +412,16 @@ def test_solutions_are_those_in_python_3(write):
     path = write(contest("a", [], [("1", "1")], solutions={"language": [2, 3, 1, 3], "solution": ["c", "p", "q", "r"]}))
     assert list(solutions("code_contests", path)) == [("code_contests/a", ["p", "r"])]
     path = write(apps([("1", "1")], solutions='["a", "b"]'), apps([("1", "1")], "q", problem_id=2, solutions=""))
-    assert list(solutions("apps", path)) == [("apps/1", ["a", "b"]), ("apps/2", [])]
+    assert list(solutions("apps", path)) == [("apps/train/1", ["a", "b"]), ("apps/train/2", [])]
     with pytest.raises(DatasetError, match=r"polaris: has no reference programs; these have: apps, code_contests"):
         list(solutions("polaris", path))
+
+
+def test_mbpp_may_ask_for_a_function_with_the_name_of_a_builtin(write):
+    """Row 126 asks for `sum`, which is not Python's."""
+    tests = ["assert sum(10, 15) == 6", "assert sum(100, 150) == 93"]
+    program = "def sum(a, b):\n    return 1"
+    ((task, rubric),) = load("mbpp", write(mbpp(126, test_list=tests, code=program)))
+    assert "the function `sum`" in task.prompt and rubric.tests[0]["entry_point"] == "sum"
+    with pytest.raises(DatasetError, match="no function in common"):
+        load("mbpp", write(mbpp(126, test_list=tests, code="")))

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -179,6 +180,21 @@ def test_a_fetched_folder_has_the_files_and_says_what_they_are(hub, tmp_path):
     assert not list((tmp_path / "math500").rglob("*.partial"))
     pairs = datasets.load("math500", str(tmp_path / "math500"))
     assert len(pairs) == 2000 and pairs[7][1].gold == ("8",)
+
+
+def test_a_dataset_opens_from_the_hub_by_id_and_revision(hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("METAAGENT_X_DATA", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    assert len(datasets.load("math500", "hub:")) == 2000
+    other = "0" * 40
+    hub.commits[other] = {"test.jsonl": rows(3)}
+    assert len(datasets.load("math500", f"hub:{hub.repo}@{other}")) == 3
+    hub.close()
+    hub.servers = []
+    assert len(datasets.load("math500", "hub:")) == 2000, "what was fetched once is there"
+    assert len(datasets.load("math500", f"hub:{hub.repo}@{other}")) == 3
+    with pytest.raises(datasets.DatasetError, match=r"revision/1111.*check the repository|hub:@1111"):
+        datasets.load("math500", "hub:@" + "1" * 40)
 
 
 @pytest.mark.fault("F146")
@@ -414,6 +430,39 @@ def test_a_full_disk_is_known_before(hub, tmp_path, monkeypatch):
     with pytest.raises(FetchError, match="are free"):
         get(hub, tmp_path)
     assert hub.downloads == []
+
+
+def test_a_disk_that_fills_keeps_what_arrived(hub, tmp_path):
+    """A limit on the size of files stands in for the disk: the message names the file, the next command goes on."""
+    hub.commits[hub.commit]["test.jsonl"] = rows(10_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(FetchError, match=r"test\.jsonl\.\w+\.partial: File too large; the same command goes on"):
+            get(hub, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert hub.waits == [] and read_record(tmp_path / "math500") is None
+    get(hub, tmp_path)
+    assert hub.downloads == [("test.jsonl", None), ("test.jsonl", "bytes=100000-")]
+
+
+@pytest.mark.parametrize("endpoint", ["hub.example", "ftp://hub.example"])
+def test_an_endpoint_that_is_no_web_address_is_bad_input_at_once(hub, tmp_path, endpoint):
+    with pytest.raises(DatasetError, match=r"--endpoint or HF_ENDPOINT must begin with https://"):
+        fetch(DATASETS["math500"], tmp_path, endpoint=endpoint)
+    assert hub.waits == []
+
+
+def test_a_check_finds_a_file_that_was_changed_after_it_was_fetched(hub, tmp_path, capsys):
+    """Of the same length, so that reading alone cannot tell."""
+    get(hub, tmp_path)
+    folder = tmp_path / "math500"
+    assert main(["check", "math500", "--path", str(folder)]) == 0
+    (folder / "test.jsonl").write_bytes(rows(2000).replace(b'"answer": "7"', b'"answer": "8"'))
+    assert main(["check", "math500", "--path", str(folder)]) == 2
+    assert "test.jsonl is not what was fetched; repeat: " in capsys.readouterr().out
+    assert main(["check", "math500", "--path", str(folder / "test.jsonl")]) == 0
 
 
 def test_the_command_fetches_and_ends_with_the_codes_of_the_project(hub, tmp_path, capsys, monkeypatch):

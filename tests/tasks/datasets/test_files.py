@@ -92,7 +92,7 @@ def test_paths_that_hold_nothing_are_named(tmp_path):
     [
         ("polariss", "unknown dataset 'polariss'; known: polaris, apps"),
         ("gsm8k:split=dev", "gsm8k has the splits train, test; all reads every one"),
-        ("gsm8k:level=1", "'level=1' is not an option of gsm8k, each once; known: split"),
+        ("gsm8k:level=1", "'level=1' is not an option of gsm8k, each once; it has split=..."),
         ("gsm8k:split", "'split' is not an option"),
         ("gsm8k:split=", "'split=' is not an option"),
         ("gsm8k:split=test,split=train", "'split=train' is not an option of gsm8k, each once"),

@@ -3,6 +3,7 @@
 import collections
 import copy
 import json
+import pathlib
 import random
 
 import pytest
@@ -13,12 +14,12 @@ from metaagent_x.tasks.datasets import DATASETS, DatasetError, Dropped, Row, loa
 REAL = {
     "polaris": (857, {"gold is incomplete": 22}, {}),
     "apps:split=train": (4, {"no hidden tests": 3}, {"call": 8}),
-    "apps:split=test": (110, {"duplicate": 16}, {"stdin": 545, "call": 671}),
+    "apps:split=test": (110, {"row repeated": 16}, {"stdin": 545, "call": 671}),
     "code_contests:split=train": (19, {}, {"stdin": 189}),
     "code_contests:split=test": (107, {}, {"stdin": 881}),
-    "livecodebench": (492, {"duplicate": 41}, {"stdin": 735, "call": 449}),
+    "livecodebench": (492, {"row repeated": 41}, {"stdin": 735, "call": 449}),
     "humaneval": (101, {}, {"assert": 101}),
-    "mbpp": (349, {"duplicate": 1}, {"assert": 1040}),
+    "mbpp": (349, {}, {"assert": 1043}),
     "mbpp:split=train": (243, {}, {"assert": 485}),
     "gsm8k": (628, {}, {}),
     "gsm8k:split=test": (396, {}, {}),
@@ -72,7 +73,7 @@ def test_no_real_test_of_another_problem_is_judged(real):
 @pytest.mark.parametrize(
     ("spec", "tasks", "programs"),
     [
-        ("apps:split=train", 1, 8), ("code_contests", 19, 19), ("humaneval", 101, 101), ("mbpp:split=all", 656, 656),
+        ("apps:split=train", 1, 8), ("code_contests", 19, 19), ("humaneval", 101, 101), ("mbpp:split=all", 657, 657),
     ],
 )  # fmt: skip
 def test_reference_programs_of_real_rows(real, spec, tasks, programs):
@@ -80,6 +81,37 @@ def test_reference_programs_of_real_rows(real, spec, tasks, programs):
     found = dict(solutions(spec, path))
     assert list(found) == [task.id for task, _ in load(spec, path)] and len(found) == tasks
     assert sum(map(len, found.values())) == programs
+
+
+def test_benchmarks_keep_every_official_row_and_training_sets_no_question_twice(write):
+    """MBPP 347 asks what 76 asks, and official results count both."""
+    rows = [{"question": "How many?", "answer": f"so #### {n}"} for n in (1, 2)]
+    assert len(load("gsm8k", write(*rows, name="test.jsonl"))) == 2
+    pairs, dropped = load_report("gsm8k", write(*rows, name="train.jsonl"))
+    assert len(pairs) == 1 and dropped == {"question of an earlier row": 1}
+
+
+def test_ids_of_different_splits_differ(write):
+    """Both splits of APPS count their problems from 0, and GSM8K has no ids."""
+    packed = json.dumps({"inputs": ["1", "2"], "outputs": ["1", "2"]})
+    for split in ("train", "test"):
+        write({"problem_id": 0, "question": f"Of {split}", "input_output": packed}, name=f"apps/{split}.jsonl")
+        write({"question": f"Of {split}", "answer": "#### 1"}, name=f"gsm8k/{split}.jsonl")
+    folder = pathlib.Path(write({}, name="x")).parent
+    assert [task.id for task, _ in load("apps:split=all", str(folder / "apps"))] == ["apps/test/0", "apps/train/0"]
+    ids = {load(f"gsm8k:split={split}", str(folder / "gsm8k"))[0][0].id for split in ("train", "test")}
+    assert ids == {"gsm8k/train/0", "gsm8k/test/0"}
+
+
+def test_a_set_without_a_single_row_is_an_error(write, tmp_path):
+    """A download cut at its first byte, or options that want nothing, must not look like a small dataset."""
+    for name, content in (("empty.jsonl", ""), ("blank.jsonl", "\n\n"), ("list.json", "[]")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DatasetError, match=f"{name} holds no rows"):
+            load("polaris", str(tmp_path / name))
+    path = write({"question": "q", "input_output": "", "difficulty": "interview"})
+    with pytest.raises(DatasetError, match=r"none of its 1 rows is of difficulty=introductory"):
+        load("apps:difficulty=introductory", path)
 
 
 FILES = {
@@ -199,3 +231,12 @@ def test_files_of_other_columns_are_told_apart(write, name):
     """huggingface/datasets#7676: the message names what is there and what was expected."""
     with pytest.raises(DatasetError, match=r"line 1: field '\w+': is missing; the row has a, b; a row of \w+ has \w+"):
         load(name, write({"b": 1, "a": 2}))
+
+
+def test_two_questions_under_one_id_are_refused_and_a_repeated_row_is_dropped(write):
+    """Two files that both number their rows from 1 would lose half of a benchmark."""
+    row = {"id": 1, "problem": "How much is 1 + 1?", "answer": 2}
+    _, dropped = load_report("aime25", write(row, row))
+    assert dropped == {"row repeated": 1}
+    with pytest.raises(DatasetError, match=r"line 2: asks something else than .* line 1 under the same id, 'aime25/1'"):
+        load("aime25", write(row, row | {"problem": "How much is 1 + 2?", "answer": 3}))

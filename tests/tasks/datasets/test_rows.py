@@ -78,6 +78,9 @@ def test_broken_lines_are_named(tmp_path):
     (tmp_path / "rows.json").write_text('"text"')
     with pytest.raises(DatasetError, match=r"holds str; a .json file must hold a list"):
         load("polaris", str(tmp_path / "rows.json"))
+    (tmp_path / "rows.json").write_text('{"problem":\n"a"}')
+    with pytest.raises(DatasetError, match=r"^polaris: \S+rows.json line 1: unreadable JSON: [^/]*$"):
+        load("polaris", str(tmp_path / "rows.json"))
     path.write_text("[1]\n")
     with pytest.raises(DatasetError, match="line 1: holds list, it must be an object"):
         load("polaris", str(path))
