@@ -36,11 +36,23 @@ def assert_same(given, found):
         np.testing.assert_array_equal(found[name], tensor, err_msg=name)
 
 
+SLOW = pytest.mark.slow
+
+
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["untied", "qwen2", "odd_sizes"])
-@pytest.mark.parametrize(("fsdp", "tensor"), [(0, 0), (2, 2)])
+@pytest.mark.parametrize(
+    ("name", "fsdp", "tensor"),
+    [
+        ("untied", 0, 0),
+        ("odd_sizes", 2, 2),
+        pytest.param("untied", 2, 2, marks=SLOW),
+        pytest.param("odd_sizes", 0, 0, marks=SLOW),
+        pytest.param("qwen2", 0, 0, marks=SLOW),
+        pytest.param("qwen2", 2, 2, marks=SLOW),
+    ],
+)
 def test_what_is_read_and_written_again_is_the_same_to_the_bit(name, fsdp, tensor, tmp_path):
     raw = CONFIGS[name] | ({"num_attention_heads": 6, "num_key_value_heads": 2} if name == "odd_sizes" else {})
     given = tensors(raw)
@@ -219,6 +231,7 @@ LARGE = Qwen3Config(
 )
 
 
+@SLOW
 @pytest.mark.parametrize(("fsdp", "tensor"), [(0, 0), (4, 2)])
 def test_the_host_holds_none_of_the_tensors_that_it_reads(fsdp, tensor, tmp_path):
     """45 MB of parameters, ten of them tensors of 4 MB. JAX's own memory stands for the devices and is not traced."""

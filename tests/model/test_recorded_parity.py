@@ -15,7 +15,7 @@ def recorded():
 
 
 @pytest.mark.fault("F006")
-@pytest.mark.parametrize("name", ["wide_heads", "qwen2_untied"])
+@pytest.mark.parametrize("name", ["wide_heads", pytest.param("qwen2_untied", marks=pytest.mark.slow)])
 def test_logits_loss_and_gradients_are_those_recorded(name, recorded, tmp_path):
     """Packed and padded rows here, each segment alone there (pegainfer-project/pegainfer#174)."""
     raw = CONFIGS[name]
