@@ -9,8 +9,7 @@ Needs a cold-started Qwen3-4B as a Hugging Face folder (`--config.model.path=...
 Trains on Polaris (half of every batch), introductory APPS and CodeContests. 2 % of each are held out: on up to 512 of
 them the policy is measured before RL, and on 128 at every stage boundary. Benchmarks are for `data.test`, at the end.
 
-This version has neither the reader of Hugging Face weights nor the vLLM engine yet: the
-command checks the settings and says what is missing.
+This version has no vLLM engine yet: the command checks the settings and says so.
 """
 
 from metaagent_x.config import Settings, base
@@ -21,6 +20,7 @@ def get_config() -> Settings:
     c.workdir = "runs/qwen3_4b"
     c.model.path = "models/qwen3-4b-cold-start"
     c.tokenizer = "models/qwen3-4b-cold-start"
+    c.engine.kind = "vllm"
     c.mesh.fsdp = 8
     c.data.hold_out = 0.02
     c.data.dev_size = 512

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import jax
 import ml_collections
 
 from metaagent_x import sandbox
-from metaagent_x.config import ConfigError, Settings
+from metaagent_x.config import ConfigError, Settings, base
 from metaagent_x.data import Pools
 from metaagent_x.learner.step import Learner
-from metaagent_x.model.qwen3 import Qwen3Config
+from metaagent_x.model import hf, qwen3
+from metaagent_x.model.qwen3 import Params, Qwen3Config
 from metaagent_x.model.sharding import make_mesh
 from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Engine
@@ -28,6 +31,46 @@ def model_config(config: Settings, vocab_size: int | None = None) -> Qwen3Config
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return dataclasses.replace(model, vocab_size=vocab_size) if vocab_size else model
+
+
+def adopt_weights(config: Settings) -> None:
+    """With `model.path`, makes the settings say what that folder is: every size, and the tokenizer if none is named.
+
+    Raises ConfigError if the folder cannot be read, or is not what a setting that differs from its default says.
+    """
+    path = config.model.path
+    if not path:
+        return
+    try:
+        found = hf.read_config(path)
+    except hf.WeightsError as error:
+        raise ConfigError(f"model.path={path!r}: {error}") from error
+    default = base().model
+    for field in dataclasses.fields(found):
+        name = field.name
+        if name in ("compute_dtype", "attention", "remat"):  # how it runs is for the settings to say
+            continue
+        here, there = config.model[name], getattr(found, name)
+        if here not in (default[name], there):
+            raise ConfigError(f"model.{name}={here}, but model.path={path!r} has {there}; leave model.{name} out")
+        config.model[name] = there
+    config.tokenizer = config.tokenizer or path
+
+
+def weights(config: Settings, model: Qwen3Config, mesh: Any = None) -> Params:
+    """float32 weights to start from: those of `model.path`, or random ones. Raises ConfigError."""
+    if not config.model.path:
+        return qwen3.init(model, jax.random.key(config.seed), mesh)
+    try:
+        return hf.load(config.model.path, "float32", mesh)[1]
+    except hf.WeightsError as error:
+        raise ConfigError(f"model.path={config.model.path!r}: {error}") from error
+
+
+def describe(folder: Path, model: Qwen3Config, tokenizer: str) -> None:
+    """Writes what an export needs beside a checkpoint: the network's description and the tokenizer's files."""
+    folder.mkdir(exist_ok=True)
+    hf.write_description(folder, model, "float32", tokenizer or None, chat_for(tokenizer).stop_ids)
 
 
 def mesh(config: Settings) -> Any:
@@ -82,11 +125,10 @@ def learner(config: Settings, model: Qwen3Config) -> Learner:
 
 def check_supported(config: Settings) -> None:
     """Raises ConfigError for a job that this version cannot do, before it asks for any file."""
-    if config.model.path:
+    if config.engine.kind == "vllm":
         raise ConfigError(
-            f"model.path={config.model.path!r}: this version cannot read Hugging Face weights and has no vLLM engine, "
-            "and a network of this size needs both. The settings themselves are valid. An empty model.path is a random "
-            "network, cold-started on generated examples (configs/tiny.py)"
+            "engine.kind='vllm': this version has no vLLM engine. The settings themselves are valid. "
+            "engine.kind='jax' is built in and plays any model, at a speed for small ones"
         )
 
 

@@ -38,7 +38,9 @@ def base() -> Settings:
     c.tokenizer = ""  # folder with tokenizer.json; "" = trained on the cold-start examples (generated tasks only)
 
     c.model = ml_collections.ConfigDict()
-    c.model.path = ""  # Hugging Face folder with the starting weights; "" = random initialisation
+    # Hugging Face folder with the starting weights, whose config.json then sets every size below (and its tokenizer, if
+    # none is named); "" = random initialisation
+    c.model.path = ""
     c.model.vocab_size = 151_936
     c.model.hidden_size = 2560
     c.model.num_layers = 36
@@ -49,6 +51,9 @@ def base() -> Settings:
     c.model.rope_theta = 1e6
     c.model.rms_norm_eps = 1e-6
     c.model.tie_embeddings = True
+    c.model.qk_norm = True  # Qwen3; False with qkv_bias True: Qwen2 and 2.5
+    c.model.qkv_bias = False
+    c.model.max_positions = 40_960  # exported for other engines; limits nothing here
     c.model.compute_dtype = "bfloat16"  # master weights and Adam moments are float32 always
     c.model.attention = "xla"
     c.model.remat = "block"  # none | block | full
@@ -92,7 +97,7 @@ def base() -> Settings:
     c.rollout.budget.memory_mb = 512
 
     c.engine = ml_collections.ConfigDict()
-    c.engine.kind = "jax"  # jax | scripted
+    c.engine.kind = "jax"  # jax: built in; vllm: large models; scripted: rehearsed samples
     c.engine.slots = 64  # sequences decoded together
     c.engine.cache_tokens = 16_384  # prompt + completion of one sequence
     c.engine.chunk = 16  # decode steps between two looks at the queue
@@ -174,7 +179,7 @@ CHOICES = {
     "model.compute_dtype": ("float32", "bfloat16"),
     "model.remat": ("none", "block", "full"),
     "rollout.prompts": ("full", "tiny"),
-    "engine.kind": ("jax", "scripted"),
+    "engine.kind": ("jax", "vllm", "scripted"),
     "reward.code": ("fraction", "all"),
     "learner.weigh": ("trajectory", "execution"),
     "learner.aggregate": ("token_mean", "sequence_mean", "group_mean", "constant"),

@@ -6,7 +6,8 @@ metrics.jsonl        one object a step; everything that depends on the clock sta
 evaluations.jsonl    one object an evaluation
 gate.json            what the headroom gate measured
 tensorboard/         the same metrics as curves
-traces/ checkpoints/ report.html are written by others
+model/               the network's config.json and the tokenizer's files: with a checkpoint, all that an export needs
+model/ traces/ checkpoints/ report.html are written by others
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from metaagent_x.config import ConfigError
 # These say how far a run goes and where it lies, not what a step computes: they may change when it is resumed.
 RESUMABLE_CHANGES = frozenset({"workdir", "steps", "checkpoint.every", "checkpoint.keep", "sft.cache"})
 PROBE_BYTES = 1 << 20
+DESCRIPTION = "model"
 
 
 class RunFolderError(ConfigError):

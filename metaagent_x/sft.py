@@ -40,6 +40,9 @@ def fingerprint(config: Settings) -> str:
     chosen = {k: config[k].to_dict() if hasattr(config[k], "to_dict") else config[k] for k in keys}
     del chosen["sft"]["cache"]  # where it lies does not change what it is
     chosen["prompts"] = config.rollout.prompts
+    if config.model.path:
+        files = [f for f in sorted(Path(config.model.path).iterdir()) if f.suffix in (".json", ".safetensors")]
+        chosen["weights"] = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     sources = [inspect.getsource(m) for m in (demonstrations, prompts, families, qwen3, parameters)]
     return hashlib.sha256(json.dumps([chosen, sources], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -86,7 +89,7 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
     if not s.max_steps:
         model = assemble.model_config(config)
         assemble.check_vocabulary(config, model)
-        return ColdStart(qwen3.init(model, jax.random.key(config.seed), assemble.mesh(config)), model, config.tokenizer)
+        return ColdStart(assemble.weights(config, model, assemble.mesh(config)), model, config.tokenizer)
     folder = Path(s.cache) / fingerprint(config)
     trained = not config.tokenizer  # a folder that the user named is read, never written
     if trained:
@@ -98,7 +101,7 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
     assemble.check_vocabulary(config, model)
     chat = chat_for(config.tokenizer)
     learner = Learner(model, s, temperature=1.0, total_updates=s.max_steps)
-    state = learner.init(qwen3.init(model, jax.random.key(config.seed)))
+    state = learner.init(assemble.weights(config, model))
     average = TrainState(jax.tree.map(lambda x: x.copy(), state.params), (), state.step.copy())
     saved = Checkpoints(folder / "checkpoints", keep=1)
     at, index, done = 0, 0, False

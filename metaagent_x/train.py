@@ -26,7 +26,7 @@ from metaagent_x.learner.improve import improve
 from metaagent_x.learner.schedule import active_roles
 from metaagent_x.rollout import measure, traces
 from metaagent_x.rollout.seeds import call_seed
-from metaagent_x.run_folder import RunFolder
+from metaagent_x.run_folder import DESCRIPTION, RunFolder
 from metaagent_x.tasks.datasets import DatasetError
 
 console = Console()
@@ -57,6 +57,7 @@ def main(_: list[str]) -> None:
     try:
         config.validate(settings)
         assemble.check_supported(settings)
+        assemble.adopt_weights(settings)
         assemble.check_vocabulary(settings, assemble.model_config(settings))
         pools = data.open_pools(settings)
         folder = RunFolder(settings.workdir, settings)
@@ -95,6 +96,7 @@ def _interrupt(*_: object) -> None:
 async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> None:
     """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report."""
     cold = await sft.cold_start(c, pools)
+    assemble.describe(folder.path / DESCRIPTION, cold.model, cold.tokenizer)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
     start = {name: learner.init(cold.params) for name in sorted(set(owner.values()))}
     reference = {name: cold.params for name in start} if c.learner.kl else None

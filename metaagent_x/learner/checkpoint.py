@@ -10,6 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from metaagent_x.learner.state import TrainState
+from metaagent_x.model.parameters import Params
 
 
 class CheckpointError(RuntimeError):
@@ -23,12 +24,18 @@ class Checkpoints:
     earlier ones whole. There is never a silent fresh start: what does not fit raises.
     """
 
-    def __init__(self, folder: Path | str, keep: int = 2) -> None:
-        """Opens the folder, made if absent. `keep`: so many steps stay on disk."""
+    def __init__(self, folder: Path | str, keep: int = 2, *, read_only: bool = False) -> None:
+        """Opens the folder.
+
+        Args:
+          folder: made if absent, unless `read_only`.
+          keep: so many steps stay on disk.
+          read_only: leave everything as it is, also what a run that is still going is just writing.
+        """
         self.folder = Path(folder).absolute()  # Orbax refuses relative paths
         # Synchronous: the next update donates these very buffers, so they must be on disk when `save` returns.
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True, read_only=read_only
         )
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -63,20 +70,52 @@ class Checkpoints:
         Raises:
           CheckpointError: no such step, or a leaf that is missing, unknown, or of another shape or dtype.
         """
+        wanted = _leaves(dict(templates))
+        self._check(step, wanted, self._table(step))
+        abstract = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for k, x in wanted.items()}
+        found = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                states=ocp.args.StandardRestore(abstract),  # type: ignore[call-arg]
+                extra=ocp.args.JsonRestore(),
+            ),
+        )
+        structure = jax.tree.structure(dict(templates))
+        return jax.tree.unflatten(structure, [found["states"][name] for name in wanted]), found["extra"]
+
+    def policies(self, step: int) -> list[str]:
+        """Names of the policies that a step holds. Raises CheckpointError if there is no such step."""
+        return sorted({name.split(".")[0] for name in self._table(step)})
+
+    def restore_params(self, step: int, policy: str, template: Params) -> Params:
+        """Reads the weights of one policy, without its optimizer state.
+
+        Args:
+          step: see `latest`.
+          policy: see `policies`.
+          template: their shapes, dtypes and shardings (arrays or `jax.ShapeDtypeStruct`).
+
+        Raises:
+          CheckpointError: no such step or policy, or a leaf that is missing, unknown, or of another shape or dtype.
+        """
+        saved = self._table(step)
+        if policy not in (known := self.policies(step)):
+            raise CheckpointError(f"{self.folder / str(step)} has no policy {policy!r}; it has {', '.join(known)}")
+        wanted = _leaves({policy: {"params": template}})
+        self._check(step, wanted, {k: v for k, v in saved.items() if k.startswith(f"{policy}.params.")})
+        abstract = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for k, x in wanted.items()}
+        with ocp.PyTreeCheckpointer() as reader:
+            args = ocp.args.PyTreeRestore(  # type: ignore[call-arg]
+                abstract, restore_args=ocp.checkpoint_utils.construct_restore_args(abstract), partial_restore=True
+            )
+            found = reader.restore(self.folder / str(step) / "states", args=args)
+        return jax.tree.unflatten(jax.tree.structure(template), [found[name] for name in wanted])
+
+    def _table(self, step: int) -> dict[str, Any]:
+        """Leaf -> [shape, dtype] of a step."""
         if step not in self._manager.all_steps():
             raise CheckpointError(f"{self.folder} has no checkpoint of step {step}; it has {self._manager.all_steps()}")
-        wanted = _leaves(dict(templates))
-        json = self._manager.restore(
-            step, args=ocp.args.Composite(extra=ocp.args.JsonRestore(), leaves=ocp.args.JsonRestore())
-        )
-        self._check(step, wanted, json["leaves"])
-        abstract = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for k, x in wanted.items()}
-        states = self._manager.restore(
-            step,
-            args=ocp.args.Composite(states=ocp.args.StandardRestore(abstract)),  # type: ignore[call-arg]
-        )["states"]
-        structure = jax.tree.structure(dict(templates))
-        return jax.tree.unflatten(structure, [states[name] for name in wanted]), json["extra"]
+        return self._manager.restore(step, args=ocp.args.Composite(leaves=ocp.args.JsonRestore()))["leaves"]
 
     def _check(self, step: int, wanted: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         where = f"checkpoint {self.folder / str(step)}"

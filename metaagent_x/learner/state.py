@@ -73,8 +73,13 @@ def make_optimizer(settings: Any, total_updates: int | None = None) -> optax.Gra
 
 
 def decayed(params: Params) -> Any:
-    """True for every leaf that weight decay pulls to zero: all but the norms' scales, whose neutral value is 1."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: "norm" not in jax.tree_util.keystr(path), params)
+    """True for every leaf that weight decay pulls to zero: all but biases and the norms' scales (neutral value 1)."""
+
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
+        name = jax.tree_util.keystr(path)
+        return "norm" not in name and "bias" not in name
+
+    return jax.tree_util.tree_map_with_path(decays, params)
 
 
 def init_state(params: Params, optimizer: optax.GradientTransformation, shardings: TrainState | None) -> TrainState:

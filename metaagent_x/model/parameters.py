@@ -27,6 +27,9 @@ REMAT = ("none", "block", "full")
 class Qwen3Config:
     """Sizes and numerics of the network. Master weights are always float32; `compute_dtype` is what layers run in.
 
+    As they stand, `qk_norm` and `qkv_bias` make it Qwen3; the other way round, Qwen2 and 2.5. `max_positions` limits
+    nothing here; it is what the weights were trained for, and exported for engines that do set a limit by it.
+
     Raises:
         ValueError: a field cannot work; the message names it.
     """
@@ -41,15 +44,18 @@ class Qwen3Config:
     rope_theta: float = 1e6
     rms_norm_eps: float = 1e-6
     tie_embeddings: bool = True
+    qk_norm: bool = True
+    qkv_bias: bool = False
+    max_positions: int = 40_960
     compute_dtype: str = "float32"
     attention: str = "xla"
     remat: str = "none"
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self)[:7]:
-            value = getattr(self, field.name)
+        for name in (*(field.name for field in dataclasses.fields(self)[:7]), "max_positions"):
+            value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"model.{field.name} is {value!r}; it must be a whole number of at least 1")
+                raise ValueError(f"model.{name} is {value!r}; it must be a whole number of at least 1")
         for name in ("rope_theta", "rms_norm_eps"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"model.{name} is {getattr(self, name)!r}; it must be positive")
@@ -97,6 +103,9 @@ class _Maker:
     def ones(self, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param[Array]:
         return nnx.Param(jnp.ones(shape, jnp.float32), axes=axes)
 
+    def zeros(self, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param[Array]:
+        return nnx.Param(jnp.zeros(shape, jnp.float32), axes=axes)
+
 
 class Layers(nnx.Module):
     """All layers, stacked on the first axis."""
@@ -111,8 +120,13 @@ class Layers(nnx.Module):
         self.q = make.normal((n, dim, heads, width), ("layers", "embed", "heads", "head_dim"), std)
         self.k = make.normal((n, dim, kv_heads, width), ("layers", "embed", "kv_heads", "head_dim"), std)
         self.v = make.normal((n, dim, kv_heads, width), ("layers", "embed", "kv_heads", "head_dim"), std)
-        self.q_norm = make.ones((n, width), ("layers", "norm"))
-        self.k_norm = make.ones((n, width), ("layers", "norm"))
+        if config.qkv_bias:
+            self.q_bias = make.zeros((n, heads, width), ("layers", "heads", "head_dim"))
+            self.k_bias = make.zeros((n, kv_heads, width), ("layers", "kv_heads", "head_dim"))
+            self.v_bias = make.zeros((n, kv_heads, width), ("layers", "kv_heads", "head_dim"))
+        if config.qk_norm:
+            self.q_norm = make.ones((n, width), ("layers", "norm"))
+            self.k_norm = make.ones((n, width), ("layers", "norm"))
         self.o = make.normal(
             (n, heads, width, dim), ("layers", "heads", "head_dim", "embed"), shrink * (heads * width) ** -0.5
         )

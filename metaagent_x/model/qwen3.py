@@ -1,4 +1,4 @@
-"""Qwen3 (dense): initialisation and forward pass, as plain functions over the parameter tree of `parameters`."""
+"""Qwen3 (dense), and Qwen2 by two flags: initialisation and forward pass over the parameter tree of `parameters`."""
 
 from __future__ import annotations
 
@@ -56,9 +56,11 @@ def layer_forward(layer: Params, config: Qwen3Config, x: Array, positions: Array
         [..., D].
     """
     h = rms_norm(x, layer["attn_norm"], config.rms_norm_eps)
-    q = rms_norm(einsum("...d,dhk->...hk", h, layer["q"]), layer["q_norm"], config.rms_norm_eps)
-    k = rms_norm(einsum("...d,dhk->...hk", h, layer["k"]), layer["k_norm"], config.rms_norm_eps)
-    v = einsum("...d,dhk->...hk", h, layer["v"])
+    q, k, v = (einsum("...d,dhk->...hk", h, layer[name]) for name in "qkv")
+    if config.qkv_bias:
+        q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
+    if config.qk_norm:
+        q, k = rms_norm(q, layer["q_norm"], config.rms_norm_eps), rms_norm(k, layer["k_norm"], config.rms_norm_eps)
     mixed = attend(rope(q, positions, config.rope_theta), rope(k, positions, config.rope_theta), v)
     x = x + einsum("...hk,hkd->...d", mixed, layer["o"])
     h = rms_norm(x, layer["mlp_norm"], config.rms_norm_eps)

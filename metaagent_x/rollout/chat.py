@@ -28,6 +28,11 @@ TEMPLATE = (
     "[<|im_start|>system\n{system}<|im_end|>\n]<|im_start|>user\n{user}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
+# The same for other programs, which read it from the folder; a turn is written as it is, an answer's think block too.
+JINJA = (
+    "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}{%- endif %}"
+)
 
 
 class Chat:
@@ -187,7 +192,9 @@ class Chat:
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int, folder: str) -> None:
-    """Trains a byte-level BPE and writes `tokenizer.json` into `folder`. The same texts give the same file.
+    """Trains a byte-level BPE and writes it into `folder`. The same texts give the same files.
+
+    `tokenizer.json` is what `Chat` works with, and comes last; the template beside it is for other programs.
 
     Digits are single tokens. Merges may cross spaces but not lines: the tiny language repeats whole phrases, and a
     phrase that is one token leaves a small model less to learn.
@@ -221,6 +228,10 @@ def train_bpe(texts: Iterable[str], vocab_size: int, folder: str) -> None:
     spec["added_tokens"] = _marker_tokens(len(spec["model"]["vocab"]))
     path = Path(folder) / "tokenizer.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    others = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": END_OF_TEXT, "chat_template": JINJA
+    }  # fmt: skip
+    path.with_name("tokenizer_config.json").write_text(json.dumps(others, indent=2) + "\n", encoding="utf-8")
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps(spec, ensure_ascii=False), encoding="utf-8")
     unfinished.replace(path)

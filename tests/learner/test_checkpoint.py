@@ -96,3 +96,25 @@ def test_a_save_cut_short_leaves_the_earlier_one_usable(learner, params, tmp_pat
     assert again.latest() == 1
     again.save(2, {"shared": state}, {"draws": 2})
     assert again.restore(2, {"shared": state})[1] == {"draws": 2}
+
+
+def test_weights_are_read_without_the_optimizer_and_nothing_is_changed(learner, params, tmp_path) -> None:
+    state = updates(learner, learner.init(params), range(1))
+    folder = tmp_path / "c"
+    writer = Checkpoints(folder, keep=2)
+    writer.save(1, {"designer": learner.init(params), "executor": state}, {})
+    reader = Checkpoints(folder, read_only=True)
+    assert reader.policies(1) == ["designer", "executor"]
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
+    assert_equal(reader.restore_params(1, "executor", shapes), state.params)
+    assert_equal(reader.restore_params(1, "designer", shapes), params)
+    with pytest.raises(CheckpointError, match="no policy 'shared'; it has designer, executor"):
+        reader.restore_params(1, "shared", shapes)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 7; it has \[1\]"):
+        reader.restore_params(7, "executor", shapes)
+    with pytest.raises(CheckpointError, match=r"no leaf executor\.params\.head"):
+        reader.restore_params(1, "executor", shapes | {"head": shapes["embed"]})
+    with pytest.raises(CheckpointError, match=r"has a leaf executor\.params\.norm that this run does not"):
+        reader.restore_params(1, "executor", {k: v for k, v in shapes.items() if k != "norm"})
+    assert Checkpoints(tmp_path / "absent", read_only=True).latest() is None
+    assert not (tmp_path / "absent").exists()

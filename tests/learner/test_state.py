@@ -47,6 +47,9 @@ def test_leaves_without_decay_get_no_update_of_their_own() -> None:
     np.testing.assert_allclose(updates["w"], -0.05, rtol=1e-6)
     assert not updates["layers"]["attn_norm"].any()
     assert decayed(ONE) == {"w": True, "layers": {"attn_norm": False}}
+    assert decayed({"layers": {"q": 1, "q_bias": 1, "q_norm": 1}}) == {
+        "layers": {"q": True, "q_bias": False, "q_norm": False}
+    }
 
 
 @pytest.mark.fault("F067")

@@ -97,6 +97,18 @@ def test_prompt_equals_the_jinja_template_of_the_model(qwen3, official):
         assert qwen3.prompt(system, user) == official.encode(text, add_special_tokens=False).ids
 
 
+def test_the_template_beside_a_trained_tokenizer_says_the_same(trained):
+    """Other programs render it from the folder."""
+    jinja2 = pytest.importorskip("jinja2", reason="jinja2 is not installed")
+    spec = json.loads((Path(trained.folder) / "tokenizer_config.json").read_text())
+    whole = Tokenizer.from_file(str(Path(trained.folder) / "tokenizer.json"))
+    for system, user in (("", "solver()(task) {x}"), ("Sys", "7+8\nü")):
+        messages = [{"role": "system", "content": system}] * bool(system) + [{"role": "user", "content": user}]
+        text = jinja2.Template(spec["chat_template"]).render(messages=messages, add_generation_prompt=True)
+        assert whole.encode(text, add_special_tokens=False).ids == trained.prompt(system, user)
+    assert (spec["eos_token"], spec["pad_token"]) == ("<|im_end|>", "<|endoftext|>")
+
+
 def test_markers_in_a_text_stay_text(chat):
     ids = chat.encode(HOSTILE)
     assert not special_ids(chat) & set(ids)
