@@ -34,7 +34,7 @@ def test_the_defaults_are_valid_and_are_the_papers():
     assert c.learner.learning_rate == 5e-6 and c.learner.updates_per_step == 4 and c.learner.kl == 0.0
 
 
-@pytest.mark.parametrize("name", ["tiny", "smoke", "real_rows", "qwen3_4b", "qwen3_8b"])
+@pytest.mark.parametrize("name", ["tiny", "smoke", "real_rows", "qwen3_4b", "qwen3_4b_zero", "qwen3_8b"])
 def test_every_config_file_is_valid(name):
     import importlib
 

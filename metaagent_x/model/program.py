@@ -16,14 +16,14 @@ COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "coll
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
-_ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")  # {{0,1},{2,3}}
 _COUNTED = re.compile(r"replica_groups=\[\d+,(\d+)\]")  # [2,4]<=[8]: two groups of four
-_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")  # mesh['a'=2,'b'=4] {'b'}
+_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")  # mesh['a'=2,'b'=4] {'b'}
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 
 
@@ -119,7 +119,9 @@ def _group(rest: str) -> int:
     if named := _NAMED.search(rest):
         sizes = dict(part.split("=") for part in named[1].split(","))
         return math.prod(int(sizes[axis]) for axis in named[2].split(","))
-    raise ProgramError(f"cannot tell which devices take part in: {rest[:200]}")
+    if "source_target_pairs=" in rest:  # a permutation: everyone sends to one other
+        return 2
+    raise ProgramError(f"cannot tell which devices take part in: {rest[:400]}")
 
 
 def _operands(rest: str) -> list[str]:
