@@ -5,6 +5,8 @@
 Starts from the published Qwen3-4B (a Hugging Face folder; its tokenizer and chat template are used). What the script
 language is, the Designer reads in its prompt: nothing was trained on it. Early designs may be invalid more often, so
 the gate only prints its table, and the run stops for too few valid designs at a lower mark.
+
+Memory and limits are those of configs/qwen3_4b.py (`--dry_run` printed the same figures, 2026-11-30, not measured).
 """
 
 from configs import qwen3_4b

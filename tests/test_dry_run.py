@@ -1,6 +1,7 @@
 """The dry run: what it refuses, its verdicts, and the configs of the large models on the machine they are for."""
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -20,8 +21,6 @@ GB = 1e9
 
 
 def train(*flags: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     command = [sys.executable, "-m", "metaagent_x.train", "--dry_run", *flags]
     env = {**os.environ, "XLA_FLAGS": "", "COLUMNS": "160"}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, cwd=ROOT)
@@ -87,6 +86,26 @@ def test_the_verdict_names_what_to_change(need):
     assert alone == "does not fit: 12.50 GB too much on every device; change more devices (mesh.fsdp above 8)"
 
 
+def test_limits_by_hand():
+    """Two micro-batches, one update: 2 x 500 of 1000 FLOP/s against 2 x 10 of 20 bytes/s, then the optimizer."""
+    c = qwen3_4b.get_config()
+    c.mesh.fsdp, c.learner.updates_per_step = 2, 1
+    model = Qwen3Config.from_settings(c.model)
+    passes = {"score": dry_run.Pass(100, 0, 40, 0), "update": dry_run.Pass(500, 0, None, 10)}
+    moved = 28 * 4_022_468_096 / 2
+    device = dry_run.Accelerator(1.0, flops=1000.0, bandwidth=moved / 3, link=20.0, source="")
+    table = dry_run.limits_table(c, model, passes, 2, device, 2)
+    cells = list(zip(*(list(column.cells) for column in table.columns), strict=True))
+    assert cells[:3] == [
+        ("log-prob pass", "0.20", "4.00", "4.00"),
+        ("updates", "1.00", "1.00", "4.00"),
+        ("step", "", "", "8.00"),
+    ]
+    assert cells[3][-1] == f"{2 * 2 * 16_384 / 4:,.0f}"
+    c.learner.kl = 0.1  # a reference is scored as well
+    assert list(dry_run.limits_table(c, model, passes, 2, device, 2).columns[-1].cells)[:3] == ["8.00", "4.00", "12.00"]
+
+
 def test_what_engines_take():
     c = qwen3_4b.get_config()
     model = Qwen3Config.from_settings(c.model)
@@ -106,6 +125,9 @@ def test_bad_requests_are_bad_input():
     done = train("--config=configs/qwen3_4b.py", "--dry_run_mesh=4xH200")
     assert done.returncode == 2
     assert "--dry_run_mesh=4xH200 has 4 devices, mesh.fsdp=8 x mesh.tensor=1 needs 8" in done.stdout
+    done = train("--config=configs/qwen3_4b.py", "--dry_run_mesh=24xH200", "--config.mesh.tensor=3")
+    assert done.returncode == 2
+    assert "bad input" in done.stdout and "3 devices on mesh axis 'tensor' cannot share" in done.stdout
 
 
 @pytest.mark.slow
