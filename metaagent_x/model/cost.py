@@ -83,17 +83,18 @@ def train_flops(config: Qwen3Config, rows: int, length: int, scored: int) -> int
     return rows * (c.num_layers * layer + 4 * 2 * scored * head_weights(c))
 
 
-def saved_bytes(config: Qwen3Config, rows: int, length: int) -> int | None:
+def saved_bytes(config: Qwen3Config, rows: int, length: int, tensor: int = 1) -> int | None:
     """Bytes that the layers keep from the forward to the backward pass; None with remat "none", where XLA decides.
 
-    Every layer's input; with remat "block" also what attention returned and its float32 log-sum-exp (by tiles only).
+    Every layer's input, whole; with remat "block" also what attention returned and its float32 log-sum-exp (by tiles
+    only), its heads split over `tensor` devices.
     """
     c, size = config, np.dtype(config.dtype).itemsize
     if c.remat == "none":
         return None
     kept = c.hidden_size * size
     if c.remat == "block":
-        kept += c.num_heads * (c.head_dim * size + (MASTER if length > BLOCK else 0))
+        kept += c.num_heads // tensor * (c.head_dim * size + (MASTER if length > BLOCK else 0))
     return rows * length * c.num_layers * kept
 
 

@@ -57,6 +57,7 @@ def test_bytes_by_hand() -> None:
     block = dataclasses.replace(low, remat="block")
     assert cost.saved_bytes(block, 3, 5) == 3 * 5 * 2 * (16 + 16)
     assert cost.saved_bytes(block, 1, 1024) == 1024 * 2 * (16 + 16 + 4 * 4)
+    assert cost.saved_bytes(block, 1, 1024, tensor=2) == 1024 * 2 * (16 + 8 + 2 * 4)
     assert cost.saved_bytes(dataclasses.replace(low, remat="none"), 3, 5) is None
     gathered, scattered = 2 * (2 * 2 * 576 + 80), 2 * 2 * 576 + 4 * 80
     assert cost.fsdp_bytes(low, 4, backward=True) == (gathered + scattered) * 3 / 4
