@@ -101,6 +101,7 @@ def base() -> Settings:
     c.engine.slots = 64  # sequences decoded together
     c.engine.cache_tokens = 16_384  # prompt + completion of one sequence
     c.engine.chunk = 16  # decode steps between two looks at the queue
+    c.engine.memory_share = 0.5  # vllm: what it takes of the memory of the devices that it shares with the learner
 
     c.reward = ml_collections.ConfigDict()
     c.reward.format_bonus = 0.4  # lambda
@@ -201,9 +202,12 @@ AT_LEAST = {
     "learner.clip_low": 0, "learner.clip_high": 0, "learner.correction_cap": 0, "sft.learning_rate": 0,
     "sft.row_tokens": 2, "sft.rows": 1, "sft.micro_rows": 1, "sft.max_steps": 0, "sft.eval_every": 1,
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
-    "eval.tasks": 0, "eval.stage_tasks": 0,
+    "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0,
 }  # fmt: skip
-BELOW_ONE = ("data.hold_out", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2", "sft.average")
+BELOW_ONE = (
+    "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",
+    "sft.average",
+)  # fmt: skip
 
 
 def get(config: Settings, field: str) -> object:

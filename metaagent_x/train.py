@@ -2,6 +2,7 @@
 
   python -m metaagent_x.train --config=configs/tiny.py
   python -m metaagent_x.train --config=configs/tiny.py --designs=8 --executions=1 --policy=separate --seed=3
+  python -m metaagent_x.train --config=configs/qwen3_4b.py --dry_run
 
 Exit codes: 0 done, 2 bad input, 3 interrupted and resumable (the same command goes on), 1 anything else.
 """
@@ -19,7 +20,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
-from metaagent_x import assemble, config, data, loop, sft
+from metaagent_x import assemble, config, data, dry_run, loop, sft
 from metaagent_x.analysis.report import write_report
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.improve import improve
@@ -43,6 +44,9 @@ _OVERRIDES = {
     "seed": flags.DEFINE_integer("seed", None, "Seed of everything."),
     "workdir": flags.DEFINE_string("workdir", None, "Folder of this run."),
 }
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "Compile the step and say whether it fits; train nothing.")
+_DRY_RUN_MESH = flags.DEFINE_string("dry_run_mesh", "8xH200", "Devices of the dry run: a number, x, an accelerator.")
+_DRY_RUN_TOKENS = flags.DEFINE_integer("dry_run_tokens", 2**20, "Packed tokens that one step of the dry run trains on.")
 
 
 def main(_: list[str]) -> None:
@@ -56,6 +60,8 @@ def main(_: list[str]) -> None:
     began = time.perf_counter()
     try:
         config.validate(settings)
+        if _DRY_RUN.value:
+            sys.exit(dry_run.run(settings, mesh=_DRY_RUN_MESH.value, tokens=_DRY_RUN_TOKENS.value, console=console))
         assemble.check_supported(settings)
         assemble.adopt_weights(settings)
         assemble.check_vocabulary(settings, assemble.model_config(settings))

@@ -34,7 +34,7 @@ def test_the_defaults_are_valid_and_are_the_papers():
     assert c.learner.learning_rate == 5e-6 and c.learner.updates_per_step == 4 and c.learner.kl == 0.0
 
 
-@pytest.mark.parametrize("name", ["tiny", "smoke", "real_rows", "qwen3_4b", "qwen3_8b"])
+@pytest.mark.parametrize("name", ["tiny", "smoke", "real_rows", "qwen3_4b", "qwen3_4b_zero", "qwen3_8b"])
 def test_every_config_file_is_valid(name):
     import importlib
 
@@ -56,6 +56,7 @@ def test_every_config_file_is_valid(name):
         ({"learner__learning_rate": float("inf")}, ["learner.learning_rate=inf", "finite"]),
         ({"learner__dual_clip": 0.5}, ["learner.dual_clip=0.5", "above 1"]),
         ({"learner__b2": 1.0}, ["learner.b2=1.0", "below 1"]),
+        ({"engine__memory_share": 1.0}, ["engine.memory_share=1.0", "below 1"]),
         ({"learner__clip_high": -0.2}, ["learner.clip_high=-0.2"]),
         ({"learner__correction_cap": -1.0}, ["learner.correction_cap=-1.0"]),
         ({"rollout__budget__calls": 0}, ["rollout.budget.calls=0", "at least 1"]),

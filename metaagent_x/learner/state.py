@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from metaagent_x.model.parameters import Params, Qwen3Config
+from metaagent_x.model.parameters import Params, Qwen3Config, abstract_params
 from metaagent_x.model.sharding import param_shardings, replicated
 
 
@@ -90,6 +90,20 @@ def init_state(params: Params, optimizer: optax.GradientTransformation, sharding
     params = jax.device_put(params, shardings.params)
     opt_state = jax.jit(optimizer.init, out_shardings=shardings.opt_state)(params)
     return TrainState(params, opt_state, jax.device_put(jnp.zeros((), jnp.int32), shardings.step))
+
+
+def abstract_state(
+    config: Qwen3Config, optimizer: optax.GradientTransformation, shardings: TrainState | None
+) -> TrainState:
+    """The `jax.ShapeDtypeStruct` of every leaf of a state, placed: enough to compile for, and nothing is allocated."""
+
+    def make(params: Params) -> TrainState:
+        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+    shapes = jax.eval_shape(make, abstract_params(config)[0])
+    if shardings is None:
+        return shapes
+    return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, shardings)
 
 
 def state_shardings(config: Qwen3Config, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:

@@ -19,7 +19,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from metaagent_x.learner.objective import COUNTS, clipped_terms, kl_penalty, summarise
 from metaagent_x.learner.packing import ROLES, Batch
-from metaagent_x.learner.state import TrainState, init_state, learning_rate, make_optimizer, state_shardings
+from metaagent_x.learner.state import (
+    TrainState,
+    abstract_state,
+    init_state,
+    learning_rate,
+    make_optimizer,
+    state_shardings,
+)
 from metaagent_x.model import qwen3
 from metaagent_x.model.logprobs import token_logprobs
 from metaagent_x.model.parameters import Params, Qwen3Config
@@ -128,6 +135,26 @@ class Learner:
         with self._on_mesh("supervised", data):
             state, metrics = self._supervised(state, data, used, np.any((batch.weights != 0) & batch.mask))
         return state, self._floats(metrics)
+
+    def abstract_state(self) -> TrainState:
+        """Shape, dtype and place of every leaf of a state of `init`."""
+        return abstract_state(self._model, self._optimizer, self._shardings)
+
+    def lower(self, batch: Batch) -> dict[str, jax.stages.Lowered]:
+        """Traces the programs of `logprobs` ("score") and `update` for such a batch, from the weights' shapes alone.
+
+        `compile()` turns each into what a run with such batches would use; nothing is executed.
+        """
+        state = self.abstract_state()
+        extra = {"behaviour": batch.old_logp} | ({"reference": batch.old_logp} if self.settings["kl"] > 0 else {})
+        lowered = {}
+        data, used, _ = self._arrange(batch)
+        with self._on_mesh("score", data):
+            lowered["score"] = self._score.lower(state.params, data, used)
+        data, used, _ = self._arrange(batch, **extra)
+        with self._on_mesh("update", data):
+            lowered["update"] = self._update.lower(state, data, used, np.True_)
+        return lowered
 
     # ---- host side
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from metaagent_x.model import sharding
 from metaagent_x.model.numerics import einsum
 from metaagent_x.model.parameters import Params, Qwen3Config
 
@@ -89,6 +90,11 @@ def _joined(x: Array) -> Array:
     return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:])
 
 
+def _whole(weight: Array, dtype: str) -> Array:
+    """The matrix in compute dtype, gathered once for all chunks but for the vocabulary's split."""
+    return sharding.constrain(weight.astype(dtype), "vocab", None)
+
+
 def _scaled_logits(hidden: Array, weight: Array, temperature: float) -> Array:
     return einsum("rtd,vd->rtv", hidden, weight, out=jnp.float32) / temperature
 
@@ -102,7 +108,7 @@ def _score_forward(
     hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     """hidden [R, N, D], weight [V, D], targets [R, N] -> (log-probs, entropies), both [R, N], and what to keep."""
-    low = weight.astype(dtype)
+    low = _whole(weight, dtype)
 
     def score(part: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         logits = _scaled_logits(part[0].astype(dtype), low, temperature)
@@ -120,7 +126,16 @@ def _score_backward(
 ) -> tuple[Array, Array, np.ndarray]:
     """d logp = onehot - p; d entropy = -p (log p + entropy). The weight's gradient adds up in float32."""
     hidden, weight, targets, lse, entropy = saved
-    low = weight.astype(dtype)
+    low = _whole(weight, dtype)
+    # Every device adds up the gradient of its own rows; they are put together after the last chunk. Left to itself the
+    # compiler sends the whole matrix, and the logits' gradient, between the devices in every chunk.
+    parts = sharding.batch_parts(hidden.shape[0])
+
+    def own(x: Array) -> Array:
+        return sharding.constrain(x, "batch", *(None,) * (x.ndim - 1)).reshape(parts, -1, x.shape[-1])
+
+    def placed(d_weight: Array) -> Array:
+        return sharding.constrain(d_weight, "batch" if parts > 1 else None, "vocab", None)
 
     def step(d_weight: Array, part: tuple[Array, ...]) -> tuple[Array, Array]:
         h, wanted, log_total, ent, d_logp, d_ent = part
@@ -130,13 +145,13 @@ def _score_backward(
         p = jnp.exp(logp)
         d_logits = d_logp[..., None] * (_is_target(logits, wanted) - p) - d_ent[..., None] * p * (logp + ent[..., None])
         d_logits = (d_logits / temperature).astype(dtype)
-        d_weight += einsum("rtv,rtd->vd", d_logits, h, out=jnp.float32)
+        d_weight = placed(d_weight + einsum("gtv,gtd->gvd", own(d_logits), own(h), out=jnp.float32))
         return d_weight, einsum("rtv,vd->rtd", d_logits, low, out=jnp.float32).astype(hidden.dtype)
 
-    parts = tuple(_chunks(x, width) for x in (hidden, targets, lse, entropy, *grads))
-    d_weight, d_hidden = lax.scan(step, jnp.zeros(weight.shape, jnp.float32), parts)
-    no_gradient = np.zeros(targets.shape, jax.dtypes.float0)
-    return _joined(d_hidden), d_weight.astype(weight.dtype), no_gradient
+    chunks = tuple(_chunks(x, width) for x in (hidden, targets, lse, entropy, *grads))
+    d_weight, d_hidden = lax.scan(step, placed(jnp.zeros((parts, *weight.shape), jnp.float32)), chunks)
+    d_weight = sharding.constrain(d_weight.sum(0), "vocab", "embed").astype(weight.dtype)
+    return _joined(d_hidden), d_weight, np.zeros(targets.shape, jax.dtypes.float0)
 
 
 def _score_value(

@@ -112,13 +112,26 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def constrain_batch(x: Array) -> Array:
-    """Keeps activations split by rows while the compiler places everything between.
+def batch_parts(rows: int) -> int:
+    """Over how many devices `rows` rows are split inside `jax.set_mesh`; 1 without a mesh or if they do not divide."""
+    mesh = jax.sharding.get_abstract_mesh()
+    parts = 1 if mesh.empty else mesh.shape[RULES["batch"]]
+    return parts if rows % parts == 0 else 1
 
-    Acts only inside `jax.set_mesh` (or a jit traced in it); with no mesh there is nothing to keep.
+
+def constrain(x: Array, *axes: str | None) -> Array:
+    """Says where a value inside a program lives, by one logical axis (or None: whole) per dimension.
+
+    Acts only inside `jax.set_mesh` (or a jit traced in it); with no mesh there is nothing to say. The compiler places
+    everything between such points, and what does not divide it pads.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
-    spec = PartitionSpec(RULES["batch"], *(None,) * (x.ndim - 1))
+    spec = PartitionSpec(*(RULES[axis] if axis is not None else None for axis in axes))
     return jax.lax.with_sharding_constraint(x, spec)
+
+
+def constrain_batch(x: Array) -> Array:
+    """Keeps activations split by rows: `constrain` with the batch first and everything else whole."""
+    return constrain(x, "batch", *(None,) * (x.ndim - 1))

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import optax
@@ -8,7 +10,7 @@ from metaagent_x.learner.packing import bucket_rows, pack
 from metaagent_x.learner.step import Learner
 from metaagent_x.model import qwen3
 from metaagent_x.model.logprobs import head_logits
-from metaagent_x.model.sharding import make_mesh
+from metaagent_x.model.sharding import ShardingError, make_mesh
 
 SLOW = pytest.mark.slow  # one more compilation of the update each
 AGGREGATES = ("token_mean", "sequence_mean", "group_mean", "constant")
@@ -129,6 +131,41 @@ def test_a_mesh_of_eight_devices_gives_the_same_gradient_and_metrics(learner, pa
     for seed, aggregate in enumerate(AGGREGATES):
         rows = trajectories(seed)
         assert_same(one_update(spread, params, rows, aggregate), one_update(whole, params, rows, aggregate))
+
+
+TOY = dataclasses.replace(MODEL, vocab_size=250)
+
+
+@SLOW
+@pytest.mark.fault("F096")
+@pytest.mark.parametrize(("fsdp", "tensor", "vocab"), [(8, 1, 250), (4, 2, 250), (2, 4, 252)])
+def test_every_layout_makes_the_same_update(fsdp, tensor, vocab) -> None:
+    """NVIDIA/Megatron-LM#7452: a loss off by log(devices), gradients scaled on one layout."""
+    model = dataclasses.replace(MODEL, vocab_size=vocab)
+    weights = qwen3.init(model, jax.random.key(1))
+    results = []
+    for mesh, rows in ((None, 8), (make_mesh(fsdp, tensor), 8 // fsdp)):
+        learner = Learner(model, settings(micro_rows=rows), mesh)
+        batch = packed(trajectories(5), learner)
+        old = np.where(batch.mask, batch.old_logp + 0.1 * np.sin(batch.targets), 0).astype(np.float32)
+        state, metrics = learner.update(learner.init(weights), batch, old)
+        results.append((metrics, gradient(state, metrics), jax.tree.map(np.asarray, state.params)))
+    (metrics, grads, params), (one, one_grads, one_params) = results[1], results[0]
+    assert one["loss"] != 0 and one["grad_norm"] > 1e-3
+    assert_same((metrics, grads), (one, one_grads))
+    # Adam's first step is the sign of a gradient, rate 0.01: only those of rounding size may turn.
+    turned = [np.abs(a - b) > 1e-5 for a, b in zip(*map(jax.tree.leaves, (params, one_params)), strict=True)]
+    tiny = [np.abs(g) < 1e-6 for g in jax.tree.leaves(one_grads)]
+    assert not any((t & ~g).any() for t, g in zip(turned, tiny, strict=True))
+
+
+@pytest.mark.fault("F096")
+@pytest.mark.parametrize(
+    ("fsdp", "tensor", "words"), [(2, 4, "embed: axis 'vocab' has size 250"), (1, 8, "'heads' has size 4")]
+)
+def test_a_layout_that_cannot_share_equally_is_refused(fsdp, tensor, words) -> None:
+    with pytest.raises(ShardingError, match=words):
+        Learner(dataclasses.replace(TOY, vocab_size=256) if tensor == 8 else TOY, settings(), make_mesh(fsdp, tensor))
 
 
 def test_inactive_rows_kept_at_zero_weight_equal_rows_dropped(learner, params) -> None:

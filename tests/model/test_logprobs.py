@@ -1,12 +1,15 @@
 """Log-probs, entropies and their gradients against plain log-softmax; precision; memory."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from qwen3_reference import reference_logprobs
 
-from metaagent_x.model import logprobs
+from metaagent_x.model import logprobs, program, sharding
 from metaagent_x.model.parameters import Qwen3Config
 
 token_logprobs = jax.jit(
@@ -123,6 +126,31 @@ def test_memory_follows_the_chunk_not_the_batch():
     run = jax.jit(jax.grad(total, (0, 1))).lower(params, hidden).compile()
     whole = 4 * targets.size * config.vocab_size
     assert run.memory_analysis().temp_size_in_bytes < whole / 4
+
+
+@pytest.mark.parametrize(("fsdp", "tensor"), [(8, 1), (2, 4)])
+def test_devices_exchange_the_matrix_once_and_not_in_every_chunk(fsdp, tensor):
+    """Otherwise the head alone sends more than all layers: 128 times the gradient of the matrix for rows of 16,384."""
+    config, params, hidden, targets = make(64, 16, (8, 32))
+    mesh = sharding.make_mesh(fsdp, tensor)
+
+    def total(params, hidden, targets):
+        logp, entropy = logprobs.token_logprobs(params, config, hidden, targets, chunk=32, with_entropy=True)
+        return jnp.sum(logp * jnp.cos(targets)) + jnp.sum(entropy)
+
+    grad = jax.grad(total, (0, 1))
+    want = jax.jit(grad)(params, hidden, targets)
+    table = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
+    placed = {"embed": jax.device_put(params["embed"], table)}
+    rows = [jax.device_put(x, sharding.batch_sharding(mesh)) for x in (hidden, targets)]
+    with jax.set_mesh(mesh):
+        run = jax.jit(grad, out_shardings=({"embed": table}, rows[0].sharding)).lower(placed, *rows).compile()
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), run(placed, *rows), want)
+    sent = [o for o in program.operations(run.as_text()) if o.kind != "dot"]
+    whole = 4 * params["embed"].size // tensor
+    assert sum(o.times * o.amount for o in sent if o.group == fsdp) <= 3 * whole  # two gathers, one sum
+    if tensor == 1:
+        assert not [o for o in sent if o.times > 1]
 
 
 def test_bad_requests_are_named():

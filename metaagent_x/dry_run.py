@@ -1,0 +1,324 @@
+"""Would this job fit, and how fast could it be at best? Compiles its real programs for machines that are not here.
+
+  python -m metaagent_x.train --config=configs/qwen3_4b.py --dry_run
+  python -m metaagent_x.train --config=configs/qwen3_4b.py --dry_run --dry_run_mesh=4xH100 --config.mesh.fsdp=4
+
+The devices are simulated on the CPU and the weights are shapes: two cores do it in under a minute. Sizes of weights,
+moments, gradients and batches are exact. Temporaries are what a CPU compile needs: an estimate, as a rule too high,
+since a CPU multiplies bfloat16 as float32. Times are limits that no program can beat, not forecasts.
+
+Exit codes: 0 fits, 2 does not (or bad input).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from metaagent_x import assemble
+from metaagent_x.config import ConfigError, Settings
+from metaagent_x.learner.packing import Batch, bucket_rows, pack
+from metaagent_x.learner.step import Learner
+from metaagent_x.model import cost, program
+from metaagent_x.model.parameters import Qwen3Config
+from metaagent_x.model.sharding import ShardingError
+from metaagent_x.rollout.tree import Trajectory
+
+MARGIN = 0.05  # of every device: the driver's context, buffers of the collectives, fragmentation
+# Level 0: the machine code is never run. Without the pass that is left out, a CPU compile keeps float32 copies of all
+# saved bfloat16 activations (it has no bfloat16 product and lifts the conversion out of the backward loop).
+COMPILER = {"xla_backend_optimization_level": 0, "xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Accelerator:
+    """What one device has, by its data sheet.
+
+    Attributes:
+      memory: bytes. flops: dense bfloat16 FLOP/s. bandwidth: of its memory, bytes/s.
+      link: bytes/s that it can send to its neighbours in one node or slice. None: not stated, so no times are given.
+      source: where the figures stand.
+    """
+
+    memory: float
+    flops: float | None
+    bandwidth: float | None
+    link: float | None
+    source: str
+
+
+ACCELERATORS = {
+    "H200": Accelerator(141e9, 989e12, 4.8e12, 450e9, "NVIDIA H200 data sheet (SXM; dense; NVLink 900 GB/s both ways)"),
+    "H100": Accelerator(80e9, 989e12, 3.35e12, 450e9, "NVIDIA H100 data sheet (SXM; dense; NVLink 900 GB/s both ways)"),
+    "B200": Accelerator(180e9, 2250e12, 8e12, 900e9, "NVIDIA DGX B200 data sheet, an eighth of it (dense; NVLink 5)"),
+    "v5p": Accelerator(95e9, 459e12, 2.765e12, 600e9, "Google Cloud TPU v5p page (ICI 4,800 Gbit/s a chip)"),
+    "cpu": Accelerator(
+        float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), None, None, None, "memory of this machine"
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Bytes on the device that holds most.
+
+    Attributes:
+      resident: what is there all the time, by name; exact.
+      gradients, saved: parts of `temporaries`, by formula; saved is None where the compiler decides it (remat "none").
+      temporaries: of the update, from the compiled program.
+      scoring: temporaries of the log-prob pass.
+    """
+
+    resident: dict[str, float]
+    gradients: float
+    saved: float | None
+    temporaries: float
+    scoring: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.resident.values()) + max(self.temporaries, self.scoring)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One program run over one micro-batch, on every device: by formula, and as counted in the compiled program.
+
+    `sent` is None where the layout has no formula (a `tensor` axis).
+    """
+
+    flops: float
+    counted_flops: float
+    sent: float | None
+    counted_sent: float
+
+
+def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
+    """Prints memory, work and limits of the job's training step on `mesh`. Returns the exit code.
+
+    Args:
+      config: validated settings.
+      mesh: "8xH200": so many of a name in `ACCELERATORS`.
+      tokens: packed tokens that one step trains on.
+      console: where to print.
+
+    Raises:
+      ConfigError: a mesh that cannot be read or has another size than the settings' own, or fewer than one token.
+    """
+    devices, name = parse_mesh(mesh)
+    if devices != (own := config.mesh.fsdp * config.mesh.tensor):
+        raise ConfigError(
+            f"--dry_run_mesh={mesh} has {devices} devices, mesh.fsdp={config.mesh.fsdp} x mesh.tensor="
+            f"{config.mesh.tensor} needs {own}; change the one or the other"
+        )
+    if tokens < 1:
+        raise ConfigError(f"--dry_run_tokens={tokens} must be at least 1")
+    device = ACCELERATORS[name]
+    if config.model.path and Path(config.model.path).is_dir():
+        assemble.adopt_weights(config)
+    elif config.model.path:
+        console.print(f"{config.model.path} is not here: sizes are those of the settings", highlight=False)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+    model = assemble.model_config(config)
+    try:
+        learner = assemble.learner(config, model)
+    except ShardingError as error:
+        raise ConfigError(str(error)) from error
+    rows = math.ceil(tokens / config.learner.row_tokens / config.learner.updates_per_step)
+    micro = math.ceil(rows / learner.rows_multiple) * config.learner.updates_per_step
+    console.print(
+        f"dry run, nothing measured: {cost.weights(model) / 1e9:.3f} G parameters, {config.policy} policy, mesh "
+        f"{config.mesh.fsdp} x {config.mesh.tensor} of {name}, remat {model.remat}; a step of {micro} micro-batches of "
+        f"{learner.rows_multiple} rows x {config.learner.row_tokens} tokens, all of them scored",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    batch = full_batch(bucket_rows(rows, learner.rows_multiple), config.learner.row_tokens, learner.rows_multiple)
+    compiled = {key: lowered.compile(compiler_options=COMPILER) for key, lowered in learner.lower(batch).items()}
+    need = memory(config, model, learner, compiled)
+    engine = engine_share(config, model, device.memory)
+    console.print(memory_table(need, engine, device.memory, name))
+    passes = {key: work(config, model, key, done.as_text() or "") for key, done in compiled.items()}
+    console.print(work_table(passes))
+    if device.flops:
+        console.print(limits_table(config, model, passes, micro, device, devices))
+    console.print(f"figures of {name}: {device.source}", highlight=False, soft_wrap=True)
+    fits, advice = verdict(config, model, need, engine, device.memory)
+    console.print(advice, highlight=False, soft_wrap=True)
+    return 0 if fits else 2
+
+
+def parse_mesh(text: str) -> tuple[int, str]:
+    """ "8xH200" -> (8, "H200"). Raises ConfigError."""
+    found = re.fullmatch(r"(\d+)x(\w+)", text)
+    if not found or found[2] not in ACCELERATORS or int(found[1]) < 1:
+        raise ConfigError(
+            f"--dry_run_mesh={text!r} must be a number, an x and one of {', '.join(ACCELERATORS)}, e.g. 8xH200"
+        )
+    return int(found[1]), found[2]
+
+
+def full_batch(rows: int, length: int, multiple: int) -> Batch:
+    """The densest batch there is: every row one trajectory of which every token is trained."""
+    n = length + 1  # the first id is nobody's target
+    row = Trajectory(tokens=(1,) * n, mask=(False,) + (True,) * length, logprobs=(0.0,) * n, advantage=1.0)
+    return pack([row] * rows, length, rows_multiple=multiple)
+
+
+def on_device(tree: Any) -> float:
+    """Bytes of the largest share of a tree of shapes on one device."""
+    return float(
+        sum(
+            math.prod(x.sharding.shard_shape(x.shape) if x.sharding else x.shape) * x.dtype.itemsize
+            for x in jax.tree.leaves(tree)
+        )
+    )
+
+
+def memory(config: Settings, model: Qwen3Config, learner: Learner, compiled: dict[str, Any]) -> Need:
+    """What a device holds during an update, from the shapes and the compiled programs."""
+    state = learner.abstract_state()
+    params, moments = on_device(state.params), on_device(state.opt_state)
+    update, score = (compiled[key].memory_analysis() for key in ("update", "score"))
+    resident = {"parameters": params, "optimizer": moments, "batch": update.argument_size_in_bytes - params - moments}
+    if len(set(assemble.owners(config).values())) > 1:
+        resident["the other policy"] = params + moments
+    resident["starting weights"] = params  # kept for the comparison at the end, and as the reference of a KL term
+    saved = cost.saved_bytes(model, config.learner.micro_rows, config.learner.row_tokens, config.mesh.tensor)
+    return Need(
+        resident,
+        gradients=params,
+        saved=saved,
+        temporaries=update.temp_size_in_bytes + update.output_size_in_bytes - update.alias_size_in_bytes,
+        scoring=score.temp_size_in_bytes + score.output_size_in_bytes,
+    )
+
+
+def engine_share(config: Settings, model: Qwen3Config, capacity: float) -> float:
+    """Bytes of a device that the engines take beside the learner."""
+    if config.engine.kind == "vllm":
+        return config.engine.memory_share * capacity
+    if config.engine.kind == "jax":  # whole on one device
+        policies = len(set(assemble.owners(config).values()))
+        return float(policies * cost.engine_bytes(model, config.engine.slots, config.engine.cache_tokens))
+    return 0.0
+
+
+def work(config: Settings, model: Qwen3Config, key: str, text: str) -> Pass:
+    """What one micro-batch costs a device. `text` is the compiled program."""
+    rows, length = config.learner.micro_rows, config.learner.row_tokens
+    formula = cost.train_flops if key == "update" else cost.score_flops
+    done = program.operations(text)
+    sends = [o for o in done if o.kind != "dot"]
+    fsdp, tensor = config.mesh.fsdp, config.mesh.tensor
+    return Pass(
+        flops=formula(model, rows, length, length) / tensor,
+        counted_flops=sum(o.times * o.amount for o in done if o.kind == "dot"),
+        sent=cost.fsdp_bytes(model, fsdp, backward=key == "update") if tensor == 1 else None,
+        counted_sent=sum(o.times * cost.wire_bytes(o.kind, o.amount, o.group) for o in sends),
+    )
+
+
+def verdict(config: Settings, model: Qwen3Config, need: Need, engine: float, capacity: float) -> tuple[bool, str]:
+    """Whether it fits, and in words: what is left, or what to change."""
+    free = capacity - need.total - engine - MARGIN * capacity
+    if free >= 0:
+        return True, f"fits: {_gb(free)} GB free on every device beside learner, engine and margin"
+    c, ways = config, []
+    if model.remat != "full" and need.saved is not None:
+        full = cost.saved_bytes(dataclasses.replace(model, remat="full"), c.learner.micro_rows, c.learner.row_tokens)
+        ways.append(f"model.remat='full' (saves {_gb(need.saved - (full or 0))} GB)")
+    elif model.remat == "none":
+        ways.append("model.remat='block'")
+    if c.learner.micro_rows > 1:
+        ways.append("learner.micro_rows=1")
+    room = 1 - MARGIN - need.total / capacity
+    if c.engine.kind == "vllm" and room > 0:
+        ways.append(f"engine.memory_share of at most {math.floor(room * 100) / 100:g}")
+    ways.append(f"more devices (mesh.fsdp above {c.mesh.fsdp})")
+    return False, f"does not fit: {_gb(-free)} GB too much on every device; change " + ", or ".join(ways)
+
+
+# ---- tables
+
+
+def memory_table(need: Need, engine: float, capacity: float, name: str) -> Table:
+    rows = [(what, size, "exact") for what, size in need.resident.items()]
+    known = need.gradients + (need.saved or 0.0)
+    rows.append(("gradients", need.gradients, "exact"))
+    if need.saved is not None:
+        rows.append(("activations saved", need.saved, "formula"))
+    rows += [
+        ("temporaries", need.temporaries - known, "estimate (CPU compile)"),
+        ("more in the log-prob pass", max(0.0, need.scoring - need.temporaries), "estimate (CPU compile)"),
+        ("learner", need.total, ""),
+        ("engine", engine, ""),
+        ("margin", MARGIN * capacity, ""),
+        (f"capacity of {name}", capacity, ""),
+    ]
+    return _table("memory of a device", ("", "GB", "how known"), [(what, _gb(n), how) for what, n, how in rows])
+
+
+def work_table(passes: dict[str, Pass]) -> Table:
+    rows = [
+        (
+            {"score": "log-prob pass", "update": "forward and backward"}[key],
+            f"{p.flops / 1e12:,.1f}",
+            f"{p.counted_flops / 1e12:,.1f}",
+            "-" if p.sent is None else f"{p.sent / 1e9:,.1f}",
+            f"{p.counted_sent / 1e9:,.1f}",
+        )
+        for key, p in passes.items()
+    ]
+    table = _table("work of a device for one micro-batch", ("", "TFLOP", "counted", "GB sent", "counted"), rows)
+    table.caption = "counted: in the CPU compile, which sends bfloat16 as float32 and scatters no sums"
+    return table
+
+
+def limits_table(
+    config: Settings, model: Qwen3Config, passes: dict[str, Pass], micro: int, device: Accelerator, devices: int
+) -> Table:
+    """The shortest times that the data sheet allows: everything is sent while something is computed, then comes the
+    optimizer, as fast as memory can be read."""
+    assert device.flops and device.bandwidth and device.link
+    updates = config.learner.updates_per_step
+    rows, least = [], {}
+    for key, p in passes.items():
+        sent = p.counted_sent if p.sent is None else p.sent
+        runs = micro * (2 if key == "score" and config.learner.kl > 0 else 1)  # the reference scores too
+        computing, sending = runs * p.flops / device.flops, runs * sent / device.link
+        after = updates * cost.optimizer_bytes(model) / devices / device.bandwidth if key == "update" else 0.0
+        least[key] = max(computing, sending) + after
+        name = {"score": "log-prob pass", "update": "updates"}[key]
+        rows.append((name, f"{computing:.2f}", f"{sending:.2f}", f"{least[key]:.2f}"))
+    tokens = micro * config.learner.micro_rows * config.mesh.fsdp * config.learner.row_tokens
+    needed = cost.model_flops(model, config.learner.micro_rows * config.mesh.fsdp, config.learner.row_tokens) * micro
+    rows.append(("step", "", "", f"{sum(least.values()):.2f}"))
+    rows.append(("tokens/s of the updates", "", "", f"{tokens / least['update']:,.0f}"))
+    rows.append(("MFU of the updates, at most", "", "", f"{needed / least['update'] / devices / device.flops:.0%}"))
+    table = _table("limits, not measured", ("", "computing s", "sending s", "at least"), rows)
+    if any(p.sent is None for p in passes.values()):
+        table.caption = "sending: as counted in the CPU compile, which is no lower limit"
+    return table
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, name in enumerate(head):
+        table.add_column(name, justify="left" if i == 0 or name == "how known" else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.2f}"
