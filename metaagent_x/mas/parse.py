@@ -133,7 +133,7 @@ def _bare(text: str) -> str:
     A fault of the script itself is left for lint to name: nothing that looks like a script is taken out. Of the lines
     before the first that looks like one, at most `PROSE_LINES` are looked at then.
     """
-    lines = text.strip().split("\n")
+    lines = re.split(r"\r\n?|\n", text.strip())  # as Python counts lines
     if _wrong_line("\n".join(lines)):
         first = next(i for i, line in enumerate(lines) if LOOKS_LIKE.search(line))
         lines = lines[max(first - PROSE_LINES, 0) :]

@@ -31,6 +31,7 @@ async def test_what_is_not_there_to_be_found(scene, attack):
     assert (await scene.run(attack)).problems == []
 
 
+@pytest.mark.slow
 @named(ENDS)
 @pytest.mark.fault("B014")
 @pytest.mark.fault("B018")

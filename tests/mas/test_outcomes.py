@@ -65,7 +65,10 @@ PLACES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("where", PLACES)
+SOME_PLACES = [PLACES[-1], *(pytest.param(place, marks=pytest.mark.slow) for place in PLACES[:-1])]
+
+
+@pytest.mark.parametrize("where", SOME_PLACES)
 @pytest.mark.parametrize("cost,status", [
     ("[solver()(t) for _ in iter(int, 1)]", "budget"),
     ("[run_python('print(1)') for _ in iter(int, 1)]", "budget"),
@@ -86,7 +89,7 @@ async def test_every_limit_holds_in_branches_and_nested_structures(where, cost, 
     assert e.answer == (RIGHT if status == "budget" else "") and not running()
 
 
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("where", SOME_PLACES)
 async def test_the_wall_limit_does_not_wait_for_a_program_that_sleeps(where, monkeypatch):
     """The program itself ends at its own limit: it is of no use to anybody, and harms nobody."""
     monkeypatch.setattr(tools, "LIMITS", sandbox.Limits(cpu_s=1, wall_s=2.0))

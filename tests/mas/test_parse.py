@@ -1,7 +1,7 @@
 """From completion to script."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mas_host import Host
 
@@ -147,6 +147,7 @@ FRAGMENTS = (
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join))
+@example("answer = \r\r'")
 @settings(max_examples=300, deadline=None)
 def test_no_completion_breaks_the_reading_or_lint(text):
     script = parse_completion(text)
@@ -169,6 +170,7 @@ M = 400_000
     "\n", " ", "\t", "`", "~", "``` ", "```\n", "~~~ x", "<code>", "<code ", "</code", "<think>", "answer ", "solver ",
     "from ", "import ", "- ", "1. ", "12", "'", '"', "\\'", "\\'''\n", '\\"""', "'''\\", "{.", "#", "r'", "f\"'",
 ])  # fmt: skip
+@pytest.mark.slow
 def test_patterns_take_time_in_proportion_to_the_text(pattern, unit):
     """At this size time that grew with the square of the length would be many minutes."""
     text = unit * (M // len(unit))
