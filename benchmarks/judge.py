@@ -33,7 +33,7 @@ from metaagent_x.tasks.code import judge
 from metaagent_x.tasks.contained import HELPFUL
 from metaagent_x.tasks.kinds import called
 
-THREADS, REPEATS, TESTS, ROWS = 2, 1, 20, 40  # tests of one program and rows of one set, at most
+THREADS, REPEATS, TESTS, ROWS = 2, 5, 20, 40  # tests of one program and rows of one set, at most
 Job = tuple[str, Sequence[Any]]
 SETS = {
     "stdin, CodeContests": ("code_contests", "code_contests/train_with_solutions.jsonl"),
