@@ -31,6 +31,7 @@ from metaagent_x.run_folder import DESCRIPTION, RunFolder
 from metaagent_x.tasks.datasets import DatasetError
 
 console = Console()
+AGAIN_S = 3.0  # after which an interrupt that was swallowed comes again
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
 _OVERRIDES = {
@@ -73,7 +74,12 @@ def main(_: list[str]) -> None:
         if settings.mesh.simulate:
             jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
         try:
-            asyncio.run(train(settings, pools, folder))
+            with asyncio.Runner() as runner:
+                try:
+                    runner.run(train(settings, pools, folder))
+                except KeyboardInterrupt:
+                    _interrupted()
+                    raise
         except loop.Stopped as reason:
             console.print("stopped:", str(reason), highlight=False, markup=False, soft_wrap=True)
             console.print(f"report: {write_report(folder.path)}")
@@ -87,6 +93,7 @@ def main(_: list[str]) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
+        _interrupted()
         console.print(f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}")
         sys.exit(3)
 
@@ -95,8 +102,20 @@ def _interrupt(*_: object) -> None:
     """The first signal ends the run in order; further ones must not cut that short."""
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
+    # A library's callback may swallow the exception (JAX's at garbage collection does): then it is raised again.
+    signal.signal(signal.SIGALRM, _again)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
     console.print("stopping ...")
     raise KeyboardInterrupt
+
+
+def _again(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _interrupted() -> None:
+    """The run is on its way out: nothing is to cut that short."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> None:

@@ -166,3 +166,22 @@ def test_a_bad_flag_is_one_clear_line_and_exit_code_2(flag, words, tmp_path):
     assert done.returncode == 2, done.stderr
     assert words in done.stderr + done.stdout and "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_an_interrupt_that_a_library_swallows_comes_again_until_the_run_is_on_its_way_out():
+    """JAX's callback at garbage collection swallowed it, and the run went on to its end."""
+    program = """
+import time
+from metaagent_x import train
+train.AGAIN_S = 0.05
+for what in (train._interrupt, time.sleep):
+    try:
+        what(5)
+    except KeyboardInterrupt:
+        print("raised")
+train._interrupted()
+time.sleep(0.2)
+print("out")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["stopping", "...", "raised", "raised", "out"], done.stderr

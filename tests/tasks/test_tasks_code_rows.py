@@ -151,8 +151,13 @@ def a_mistake(job):
             outcomes.append(plain(mutant, test))
             if outcomes[-1] is None or outcomes[-1] != was:
                 break
-        if outcomes[-1] is not None and outcomes[-1] != right[len(outcomes) - 1]:
-            return mutant
+        last = len(outcomes) - 1
+        if (
+            outcomes[last] is not None
+            and outcomes[last] != right[last]
+            and plain(mutant, tests[last]) == outcomes[last]
+        ):
+            return mutant  # and not by chance
     return None
 
 
