@@ -39,9 +39,8 @@ POLL_MS = 1  # between looks for the end of a run, where it cannot be waited for
 READABLE = select.POLLIN
 MAX_SENT = 64  # bytes of a message about two descriptors
 
-Driver = Callable[
-    [str, types.CodeType | str], object
-]  # gets the program as source, and as code if it could be compiled
+# Gets the program as source, and as code if it could be compiled.
+Driver = Callable[[str, types.CodeType | str], object]
 
 
 class Nest:
