@@ -69,8 +69,8 @@ class Learner:
         self._model, self._mesh, self._temperature = model_config, mesh, temperature
         self._rate = learning_rate(settings, total_updates)
         self._optimizer = make_optimizer(settings, total_updates)
-        self._shardings = state_shardings(model_config, self._optimizer, mesh) if mesh else None
-        outs: dict[str, Any] = {"out_shardings": (self._shardings, None)} if mesh else {}
+        self._shardings = state_shardings(model_config, self._optimizer, mesh)
+        outs: dict[str, Any] = {"out_shardings": (self._shardings, None)}
         self._score = jax.jit(self._score_program)
         self._update = jax.jit(self._update_program, donate_argnums=0, **outs)
         self._supervised = jax.jit(self._supervised_program, donate_argnums=0, **outs)
@@ -83,6 +83,7 @@ class Learner:
     def logprobs(self, params: Params, batch: Batch) -> np.ndarray:
         """[R, T] float32 log-probs of the targets, 0.0 where `batch.mask` is False. `params` are not donated."""
         data, used, columns = self._arrange(batch)
+        params = jax.device_put(params, self._shardings.params)  # nothing moves if they are those of a state
         with self._on_mesh("score", data):
             scores = np.asarray(jax.device_get(self._score(params, data, used)))
         out = np.zeros(batch.mask.shape, np.float32)
@@ -267,7 +268,7 @@ class Learner:
 
     def _placed(self, grads: Params) -> Params:
         """Gradients live where their weights live: reduced and scattered in every micro-batch, never whole."""
-        if self._shardings is None:
+        if self._mesh is None:
             return grads
         return jax.lax.with_sharding_constraint(grads, self._shardings.params)
 
