@@ -14,7 +14,7 @@ from metaagent_x import sandbox
 from metaagent_x.config import ConfigError, Settings, base
 from metaagent_x.data import Pools
 from metaagent_x.learner.step import Learner
-from metaagent_x.model import hf, qwen3
+from metaagent_x.model import attention_cudnn, hf, qwen3
 from metaagent_x.model.qwen3 import Params, Qwen3Config
 from metaagent_x.model.sharding import make_mesh
 from metaagent_x.rollout.collect import chat_for
@@ -130,6 +130,8 @@ def check_supported(config: Settings) -> None:
             "engine.kind='vllm': this version has no vLLM engine. The settings themselves are valid. "
             "engine.kind='jax' is built in and plays any model, at a speed for small ones"
         )
+    if config.model.attention == "cudnn" and (why := attention_cudnn.missing()):
+        raise ConfigError(f"model.attention='cudnn' {why}; model.attention='xla' runs anywhere")
 
 
 def contain(config: Settings) -> str:

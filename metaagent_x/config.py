@@ -55,7 +55,7 @@ def base() -> Settings:
     c.model.qkv_bias = False
     c.model.max_positions = 40_960  # exported for other engines; limits nothing here
     c.model.compute_dtype = "bfloat16"  # master weights and Adam moments are float32 always
-    c.model.attention = "xla"
+    c.model.attention = "xla"  # xla: anywhere; cudnn: NVIDIA GPUs from Hopper on, at most 32 trajectories in a row
     c.model.remat = "block"  # none | block | full
 
     c.mesh = ml_collections.ConfigDict()
@@ -178,6 +178,7 @@ CHOICES = {
     "schedule": ("stagewise", "coupled", "designer_only", "executor_only"),
     "first": ("executor", "designer"),
     "model.compute_dtype": ("float32", "bfloat16"),
+    "model.attention": ("xla", "cudnn"),
     "model.remat": ("none", "block", "full"),
     "rollout.prompts": ("full", "tiny"),
     "engine.kind": ("jax", "vllm", "scripted"),

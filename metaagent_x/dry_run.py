@@ -130,6 +130,14 @@ def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
     model = assemble.model_config(config)
+    if model.attention == "cudnn":  # a CPU cannot compile it
+        model, wanted = dataclasses.replace(model, attention="xla"), model
+        c, parts = config.learner, config.mesh.tensor
+        kept = [cost.saved_bytes(m, c.micro_rows, c.row_tokens, parts) or 0 for m in (wanted, model)]
+        console.print(
+            "attention 'cudnn' is compiled on a GPU only: memory and work are those of 'xla'; 'cudnn' keeps "
+            f"{_gb(kept[0] - kept[1])} GB more on every device", highlight=False, soft_wrap=True,
+        )  # fmt: skip
     try:
         learner = assemble.learner(config, model)
     except ShardingError as error:

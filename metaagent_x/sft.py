@@ -121,7 +121,7 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
         loss, updates = 0.0, s.eval_every if at else max(s.first_eval, s.eval_every)
         for _ in range(updates):
             rows, index = next_rows(chat, config.seed, index, int(s.fill * s.rows * s.row_tokens))
-            batch = pack(rows, s.row_tokens, rows_multiple=s.rows)
+            batch = pack(rows, s.row_tokens, rows_multiple=s.rows, row_segments=learner.row_segments)
             # Every token alike: by role, the few Designer tokens would weigh as much as all of the Executor's.
             batch = batch._replace(weights=batch.mask / batch.mask.sum())
             state, line = learner.supervised_update(state, batch)

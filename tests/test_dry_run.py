@@ -152,3 +152,12 @@ def test_too_small_a_machine_is_exit_code_2():
     done = train("--config=configs/qwen3_8b.py", "--dry_run_mesh=2xH100", "--config.mesh.fsdp=2")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "does not fit" in done.stdout and "model.remat='full'" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_kernel_for_gpus_is_planned_with_the_reference_and_named():
+    flags = ("--config.model.attention=cudnn", "--config.model.compute_dtype=bfloat16", "--config.model.remat=block")
+    done = train("--config=configs/tiny.py", "--dry_run_mesh=1xcpu", "--config.learner.row_tokens=2048", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = 16 * 2048 * 3 * 4 * 4 * (32 - 1) / 1e9  # rows, tokens, layers, heads, bytes, tables beside one
+    assert f"work are those of 'xla'; 'cudnn' keeps {kept:.2f} GB more on every device" in done.stdout

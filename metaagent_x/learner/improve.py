@@ -53,7 +53,7 @@ def improve(
         rows = [t for t in trained if owner[t.role] == name]
         batches = [
             pack(part, s.row_tokens, aggregate=s.aggregate, denominator=s.constant_denominator or None,
-                 rows_multiple=learner.rows_multiple)
+                 rows_multiple=learner.rows_multiple, row_segments=learner.row_segments)
             for part in credit.split(rows, s.updates_per_step, seed) if part
         ]  # fmt: skip
         # Old log-probs: one pass with the weights that sampled, before the first update moves them.

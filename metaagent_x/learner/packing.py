@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from metaagent_x.learner.objective import Aggregate, token_weights
 from metaagent_x.rollout.tree import Trajectory
 
+CANDIDATES = 128  # among so many lengths the packer looks for those that fill a row
 ROLES = ("", "designer", "executor")  # the int8 code of a role is its index; 0 is padding
 
 
@@ -63,8 +64,9 @@ def pack(
     denominator: float | None = None,
     rows_multiple: int = 1,
     drop_too_long: bool = False,
+    row_segments: int | None = None,
 ) -> Batch:
-    """Packs trajectories by best-fit decreasing; the same list always gives the same rows.
+    """Packs whole trajectories into few rows; the same list always gives the same rows.
 
     Masks come from the trajectories' own flags, never from ids, so pad and stop ids may coincide. The first id of a
     trajectory is nobody's target: it has no context and is not trained. Filler rows are empty: weight 0, mask False.
@@ -76,11 +78,12 @@ def pack(
       denominator: for aggregate="constant".
       rows_multiple: R is this times a power of two.
       drop_too_long: leave out trajectories that do not fit (the others keep their ids) instead of raising.
+      row_segments: trajectories that a row may hold at most; None: any number.
 
     Raises:
-      ValueError: a trajectory longer than a row, or of fewer than 2 ids; both named.
+      ValueError: a trajectory longer than a row, or of fewer than 2 ids; both named. `row_segments` below 1.
     """
-    starts, used = _place(trajectories, row_tokens, drop_too_long)
+    starts, used = _place(trajectories, row_tokens, drop_too_long, row_segments)
     shape = (bucket_rows(used, rows_multiple), row_tokens)
     ints = {k: np.zeros(shape, np.int32) for k in ("tokens", "targets", "positions", "segment_ids", "trajectory")}
     mask, roles, question = np.zeros(shape, bool), np.zeros(shape, np.int8), np.zeros(shape, np.int32)
@@ -103,9 +106,12 @@ def pack(
 
 
 def _place(
-    trajectories: Sequence[Trajectory], row_tokens: int, drop_too_long: bool
+    trajectories: Sequence[Trajectory], row_tokens: int, drop_too_long: bool, row_segments: int | None
 ) -> tuple[dict[int, tuple[int, int, int]], int]:
     """Index of a trajectory -> (row, first position, segment id), and the number of rows used."""
+    most = len(trajectories) if row_segments is None else row_segments
+    if row_segments is not None and row_segments < 1:
+        raise ValueError(f"row_segments={row_segments} must be at least 1, or None for any number")
     lengths = {}
     for index, t in enumerate(trajectories):
         n = len(t.tokens) - 1
@@ -121,15 +127,82 @@ def _place(
                 "shorten the limits of rollout, or pass drop_too_long=True"
             )
     placed: dict[int, tuple[int, int, int]] = {}
+    rows = _rows(lengths, row_tokens, most)
+    for row, members in enumerate(rows):
+        start = 0
+        for segment, index in enumerate(members, 1):
+            placed[index] = (row, start, segment)
+            start += lengths[index]
+    return placed, len(rows)
+
+
+def _rows(lengths: Mapping[int, int], size: int, most: int) -> list[list[int]]:
+    """The keys of `lengths` as rows of at most `size` tokens and `most` members, few rows.
+
+    Best-fit decreasing, and where that leaves more rows than the tokens need, one row filled after the other: lengths
+    that are alike, as those of a batch of rollouts often are, leave gaps that only a choice of the right ones closes.
+    """
+    order = sorted(lengths, key=lambda i: (-lengths[i], i))
+    rows = _best_fit(order, lengths, size, most)
+    if len(rows) > -(-sum(lengths.values()) // size):
+        rows = min(rows, _one_by_one(order, lengths, size, most), key=len)
+    return rows
+
+
+def _best_fit(order: Sequence[int], lengths: Mapping[int, int], size: int, most: int) -> list[list[int]]:
+    """Every length into the fullest row that has room for it, the longest first."""
+    rows: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (free positions, row), sorted: the first that fits is the tightest, oldest first
-    segments: list[int] = []
-    for index in sorted(lengths, key=lambda i: (-lengths[i], i)):
+    for index in order:
         n = lengths[index]
         found = bisect.bisect_left(room, (n, 0))
-        free, row = room.pop(found) if found < len(room) else (row_tokens, len(segments))
-        if row == len(segments):
-            segments.append(0)
-        segments[row] += 1
-        placed[index] = (row, row_tokens - free, segments[row])
-        bisect.insort(room, (free - n, row))
-    return placed, len(segments)
+        free, row = room.pop(found) if found < len(room) else (size, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(index)
+        if len(rows[row]) < most:  # a row that is full by number takes no more, whatever is free
+            bisect.insort(room, (free - n, row))
+    return rows
+
+
+def _one_by_one(order: Sequence[int], lengths: Mapping[int, int], size: int, most: int) -> list[list[int]]:
+    """The longest that is left opens a row, and those that fill it best join (Gupta and Ho 1999, minimum bin slack)."""
+    left, rows = list(order), []
+    while left:
+        first = left.pop(0)
+        room = size - lengths[first]
+        fitting = [i for i in left if lengths[i] <= room]
+        # Enough to choose from, spread over all lengths, and bounded work.
+        offered = fitting[:: -(-len(fitting) // CANDIDATES)] if fitting else []
+        chosen = [offered[at] for at in _fullest([lengths[i] for i in offered], room, most - 1)]
+        room -= sum(lengths[i] for i in chosen)
+        for i in fitting:  # what was not offered may fit as well
+            if lengths[i] <= room and len(chosen) < most - 1 and i not in chosen:
+                chosen.append(i)
+                room -= lengths[i]
+        taken = set(chosen)
+        left = [i for i in left if i not in taken]
+        rows.append([first, *chosen])
+    return rows
+
+
+def _fullest(lengths: Sequence[int], room: int, most: int) -> list[int]:
+    """Places of at most `most` of the lengths whose sum comes nearest to `room` and not above it; long ones first.
+
+    Subset sums as the bits of one integer: bit `count * block + total` says that `count` of them can sum to `total`. A
+    block is wide enough that no sum runs into the next one before the mask cuts it off.
+    """
+    most = min(most, len(lengths), room // min(lengths)) if lengths else 0
+    block, sums = 2 * room + 1, (1 << room + 1) - 1
+    mask = sum(sums << count * block for count in range(most + 1))
+    reached = [1]
+    for n in lengths:
+        reached.append(reached[-1] | reached[-1] << block + n & mask)
+    totals = [(reached[-1] >> count * block & sums).bit_length() - 1 for count in range(most + 1)]
+    best = max(range(most + 1), key=totals.__getitem__)
+    at, chosen = best * block + totals[best], []
+    for i in range(len(lengths) - 1, -1, -1):
+        if not reached[i] >> at & 1:  # not without this one
+            chosen.append(i)
+            at -= block + lengths[i]
+    return chosen[::-1]

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
 from metaagent_x.model.parameters import Params, Qwen3Config, abstract_params
 from metaagent_x.model.sharding import param_shardings, replicated
@@ -82,33 +82,43 @@ def decayed(params: Params) -> Any:
     return jax.tree_util.tree_map_with_path(decays, params)
 
 
-def init_state(params: Params, optimizer: optax.GradientTransformation, shardings: TrainState | None) -> TrainState:
-    """A fresh state. The weights are copied: updates donate their buffers, and the caller's must survive."""
-    params = jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
-    if shardings is None:
-        return TrainState(params, jax.jit(optimizer.init)(params), jnp.zeros((), jnp.int32))
-    params = jax.device_put(params, shardings.params)
+def init_state(params: Params, optimizer: optax.GradientTransformation, shardings: TrainState) -> TrainState:
+    """A fresh state where `state_shardings` says.
+
+    The weights are copied where they come to lie, leaf by leaf: updates donate their buffers, and the caller's must
+    survive. Every leaf is committed to its place, as the outputs of an update are: jit compiles anew for arguments
+    that differ in this alone.
+    """
+
+    def own(x: jax.Array, place: Sharding) -> jax.Array:
+        # Not `device_put(may_alias=False)`: on a CPU it still shares what is replicated or comes from NumPy.
+        return jax.device_put(jnp.array(jax.device_put(x, place), jnp.float32, copy=True), place)
+
+    params = jax.tree.map(own, params, shardings.params)
     opt_state = jax.jit(optimizer.init, out_shardings=shardings.opt_state)(params)
     return TrainState(params, opt_state, jax.device_put(jnp.zeros((), jnp.int32), shardings.step))
 
 
-def abstract_state(
-    config: Qwen3Config, optimizer: optax.GradientTransformation, shardings: TrainState | None
-) -> TrainState:
+def abstract_state(config: Qwen3Config, optimizer: optax.GradientTransformation, shardings: TrainState) -> TrainState:
     """The `jax.ShapeDtypeStruct` of every leaf of a state, placed: enough to compile for, and nothing is allocated."""
 
     def make(params: Params) -> TrainState:
         return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
     shapes = jax.eval_shape(make, abstract_params(config)[0])
-    if shardings is None:
-        return shapes
     return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, shardings)
 
 
-def state_shardings(config: Qwen3Config, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """Where every leaf of a `TrainState` lives: moments beside their weights, counters everywhere."""
-    params, whole = param_shardings(config, mesh), replicated(mesh)
+def state_shardings(config: Qwen3Config, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
+    """Where every leaf of a `TrainState` lives: moments beside their weights, counters everywhere.
+
+    Without a mesh all of it is on the first device.
+    """
+    if mesh is None:
+        whole: Sharding = SingleDeviceSharding(jax.devices()[0])
+        params = jax.tree.map(lambda _: whole, abstract_params(config)[0])
+    else:
+        params, whole = param_shardings(config, mesh), replicated(mesh)
     shapes = jax.eval_shape(optimizer.init, jax.tree.map(lambda _: jax.ShapeDtypeStruct((), jnp.float32), params))
     placed = optax.tree_map_params(
         optimizer, lambda _, sharding: sharding, shapes, params, transform_non_params=lambda _: whole

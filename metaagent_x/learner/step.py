@@ -27,7 +27,7 @@ from metaagent_x.learner.state import (
     make_optimizer,
     state_shardings,
 )
-from metaagent_x.model import qwen3
+from metaagent_x.model import attention_cudnn, qwen3
 from metaagent_x.model.logprobs import token_logprobs
 from metaagent_x.model.parameters import Params, Qwen3Config
 from metaagent_x.model.sharding import RULES
@@ -44,6 +44,7 @@ class Learner:
     Attributes:
       settings: the group that it was made with (`config.learner`, or `config.sft` for supervised updates only).
       rows_multiple: pass it to `pack`: rows of one micro-batch on all devices together.
+      row_segments: pass it to `pack`: trajectories that a row may hold, None for any number.
       shapes: (program, shape of rows, shape of scored columns) met so far; each one is a compilation.
     """
 
@@ -66,11 +67,12 @@ class Learner:
         """
         self.settings = settings
         self.rows_multiple = int(settings["micro_rows"]) * (mesh.shape["fsdp"] if mesh else 1)
+        self.row_segments = attention_cudnn.MAX_SEGMENTS if model_config.attention == "cudnn" else None
         self._model, self._mesh, self._temperature = model_config, mesh, temperature
         self._rate = learning_rate(settings, total_updates)
         self._optimizer = make_optimizer(settings, total_updates)
-        self._shardings = state_shardings(model_config, self._optimizer, mesh) if mesh else None
-        outs: dict[str, Any] = {"out_shardings": (self._shardings, None)} if mesh else {}
+        self._shardings = state_shardings(model_config, self._optimizer, mesh)
+        outs: dict[str, Any] = {"out_shardings": (self._shardings, None)}
         self._score = jax.jit(self._score_program)
         self._update = jax.jit(self._update_program, donate_argnums=0, **outs)
         self._supervised = jax.jit(self._supervised_program, donate_argnums=0, **outs)
@@ -83,6 +85,7 @@ class Learner:
     def logprobs(self, params: Params, batch: Batch) -> np.ndarray:
         """[R, T] float32 log-probs of the targets, 0.0 where `batch.mask` is False. `params` are not donated."""
         data, used, columns = self._arrange(batch)
+        params = jax.device_put(params, self._shardings.params)  # nothing moves if they are those of a state
         with self._on_mesh("score", data):
             scores = np.asarray(jax.device_get(self._score(params, data, used)))
         out = np.zeros(batch.mask.shape, np.float32)
@@ -172,6 +175,11 @@ class Learner:
             raise ValueError(
                 f"batch has {rows} rows, not a multiple of {self.rows_multiple} (micro_rows x mesh.fsdp); pack it with "
                 f"rows_multiple={self.rows_multiple}"
+            )
+        if self.row_segments is not None and (most := int(batch.segment_ids.max(initial=0))) > self.row_segments:
+            raise ValueError(
+                f"a row of the batch holds {most} trajectories and model.attention='cudnn' takes {self.row_segments}; "
+                f"pack it with row_segments={self.row_segments}"
             )
         for name, array in extra.items():
             if array.shape != batch.mask.shape:
@@ -267,7 +275,7 @@ class Learner:
 
     def _placed(self, grads: Params) -> Params:
         """Gradients live where their weights live: reduced and scattered in every micro-batch, never whole."""
-        if self._shardings is None:
+        if self._mesh is None:
             return grads
         return jax.lax.with_sharding_constraint(grads, self._shardings.params)
 

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
+from metaagent_x.model.attention_cudnn import cudnn_attention
 from metaagent_x.model.numerics import einsum
 
 Kernel = Callable[[Array, Array, Array, Array, Array], Array]
@@ -133,7 +134,7 @@ def xla_attention(q: Array, k: Array, v: Array, segment_ids: Array, positions: A
     return _blockwise(grouped, k, v, segment_ids, positions, block)[:, :length].reshape(q.shape)
 
 
-KERNELS: dict[str, Kernel] = {"xla": xla_attention}
+KERNELS: dict[str, Kernel] = {"xla": xla_attention, "cudnn": cudnn_attention}
 
 
 def attention(q: Array, k: Array, v: Array, segment_ids: Array, positions: Array, kernel: str = "xla") -> Array:

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from metaagent_x.model.attention import BLOCK
+from metaagent_x.model.attention_cudnn import MAX_SEGMENTS
 from metaagent_x.model.parameters import Qwen3Config
 
 MASTER = 4  # bytes of a float32 value
@@ -74,7 +75,7 @@ def train_flops(config: Qwen3Config, rows: int, length: int, scored: int) -> int
     """
     c = config
     product = 2 * c.num_heads * c.head_dim * attention_pairs(length)  # scores or mixing, once
-    tiled = length > BLOCK
+    tiled = length > BLOCK or c.attention == "cudnn"
     again = {"none": 0, "block": 0 if tiled else 1, "full": 2}[c.remat]
     attention = product * (2 + (5 if tiled else 4) + again)
     last = c.hidden_size * c.intermediate_size
@@ -87,14 +88,15 @@ def saved_bytes(config: Qwen3Config, rows: int, length: int, tensor: int = 1) ->
     """Bytes that the layers keep from the forward to the backward pass; None with remat "none", where XLA decides.
 
     Every layer's input, whole; with remat "block" also what attention returned and its float32 log-sum-exp (by tiles
-    only), its heads split over `tensor` devices.
+    once, by cuDNN for as many segments as a row may have), its heads split over `tensor` devices.
     """
     c, size = config, np.dtype(config.dtype).itemsize
     if c.remat == "none":
         return None
     kept = c.hidden_size * size
     if c.remat == "block":
-        kept += c.num_heads // tensor * (c.head_dim * size + (MASTER if length > BLOCK else 0))
+        copies = MAX_SEGMENTS if c.attention == "cudnn" else int(length > BLOCK)
+        kept += c.num_heads // tensor * (c.head_dim * size + MASTER * copies)
     return rows * length * c.num_layers * kept
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from metaagent_x.model import attention_cudnn
 from metaagent_x.model.attention import KERNELS
 
 Params = dict[str, Any]
@@ -73,6 +74,8 @@ class Qwen3Config:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"model.{name} is {getattr(self, name)!r}; choose one of {', '.join(known)}")
+        if self.attention == "cudnn" and (why := attention_cudnn.unsupported(self.head_dim, self.compute_dtype)):
+            raise ValueError(f"model.attention is 'cudnn', which {why}; set model.attention='xla', which has no limits")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Qwen3Config:

@@ -79,6 +79,59 @@ def test_the_tightest_row_is_filled_first() -> None:
     assert (batch.segment_ids > 0).all()
 
 
+# Lengths (and how often) of the trajectories of two steps that configs/tiny.py played, after a short cold start.
+RECORDED = {
+    ("executor", 1): (
+        "33x30 34x7 35x31 36x19 37x32 38x37 39x7 40x2 41x3 43x5 44x10 45x2 46 47x3 48 49x14 50 51x4 52x3 53x2 54x2 "
+        "55x32 56x4 57 58x6 59x40 60x4 61x2 65 67 68 80x2 84 85 91 111 "
+    ),
+    ("executor", 2): (
+        "30 31x7 32 33x32 34x25 35x27 36x13 37x32 38x33 39x2 40x4 43x4 44x2 45x5 46x4 47x2 48x2 49x5 50x4 51x13 52x4 "
+        "53x3 54x4 55x5 56 58x4 59x24 60x5 64 65x2 68 78 80 84 86 "
+    ),
+    ("designer", 1): ("21x4 22x4 23x3 25x3 27 29x3 30 31x5 32 34x2 36x2 43x2 45 "),
+}
+
+
+def of_lengths(lengths) -> list[Trajectory]:
+    """In an order that has nothing to do with length."""
+    shuffled = np.random.default_rng(0).permutation(lengths)
+    return [Trajectory((1,) * (n + 1), (False,) + (True,) * n, (0.0,) * (n + 1)) for n in shuffled.tolist()]
+
+
+@pytest.mark.parametrize("mix", RECORDED)
+@pytest.mark.parametrize(("row", "most"), [(192, None), (16_384, None), (16_384, 32)])
+def test_rows_of_a_recorded_step_are_nearly_full(mix, row, most) -> None:
+    """Filler rows are not counted: they are not computed (`test_filler_rows_are_not_computed`)."""
+    lengths = []
+    for part in RECORDED[mix].split():
+        n, _, times = part.partition("x")
+        # At another scale, equal lengths spread over all that would have been one.
+        lengths += [(int(n) * row + i * 61 % row) // 192 for i in range(int(times or 1))]
+    batch = pack(of_lengths(lengths), row, row_segments=most)
+    filled = batch.segment_ids > 0
+    assert filled.sum() == sum(lengths)
+    assert filled[filled.any(1)].mean() >= 0.95
+    assert most is None or batch.segment_ids.max() <= most
+
+
+@given(st.lists(st.integers(1, 12), max_size=30), st.sampled_from([12, 15]), st.sampled_from([None, 1, 2, 5]))
+@settings(max_examples=150, deadline=None)
+def test_no_trajectory_is_split_or_lost_and_no_row_overfull(lengths, row, most) -> None:
+    batch = pack(of_lengths(lengths), row, row_segments=most)
+    held = [np.unique(r[r > 0], return_counts=True) for r in batch.trajectory]
+    assert sorted(n for _, counts in held for n in counts) == sorted(lengths)
+    assert sorted(i for ids, _ in held for i in ids) == list(range(1, len(lengths) + 1))
+    assert max((len(ids) for ids, _ in held), default=0) <= (most or 99)
+    for ids, counts in held[: (batch.segment_ids.max(1) > 0).sum()]:
+        assert len(ids) and counts.sum() <= row
+
+
+def test_a_row_that_may_hold_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="row_segments=0 must be at least 1"):
+        pack(of_lengths([3]), 8, row_segments=0)
+
+
 @pytest.mark.fault("F069")
 @pytest.mark.parametrize("ids", [((5, 6), (7, 8)), ((5, 6, 9), (7, 8), (3, 4))])
 def test_last_target_never_comes_from_the_next_sequence(ids) -> None:

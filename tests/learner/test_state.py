@@ -1,11 +1,18 @@
+from collections.abc import Iterator
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from learner_samples import MODEL, settings
+from learner_samples import MODEL, settings, trajectories
 
-from metaagent_x.learner.state import decayed, init_state, learning_rate, make_optimizer, state_shardings
+from metaagent_x.learner.checkpoint import Checkpoints
+from metaagent_x.learner.packing import pack
+from metaagent_x.learner.state import TrainState, decayed, init_state, learning_rate, make_optimizer, state_shardings
+from metaagent_x.learner.step import Learner
+from metaagent_x.model import hf, qwen3
 from metaagent_x.model.sharding import make_mesh
 
 ONE = {"w": jnp.ones(3), "layers": {"attn_norm": jnp.ones(2)}}
@@ -63,13 +70,81 @@ def test_gradients_are_clipped_by_their_common_norm(limit, norm) -> None:
 @pytest.mark.fault("F092")
 def test_fresh_states_own_their_buffers(params) -> None:
     """jax-ml/jax#1733: a donated buffer shared with the reference policy is a deleted array, or follows the actor."""
-    low = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    low, optimizer = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params), make_optimizer(settings())
     for given in (params, low):
-        state = init_state(given, make_optimizer(settings()), None)
+        state = init_state(given, optimizer, state_shardings(MODEL, optimizer, None))
         kept = jax.tree.map(np.asarray, given)
         assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
         jax.tree.map(lambda x: x.delete(), state)
         jax.tree.map(np.testing.assert_array_equal, given, kept)
+
+
+@pytest.mark.fault("F092")
+@pytest.mark.parametrize("mesh", [(1, 1), (2, 4)])
+def test_given_weights_survive_a_donation_wherever_they_lie(params, mesh) -> None:
+    """Placing alone shares buffers: what is in place already, the first device's part of what goes to all of them."""
+    optimizer = make_optimizer(settings())
+    shardings = state_shardings(MODEL, optimizer, make_mesh(*mesh) if mesh != (1, 1) else None)
+    overwrite = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 + 7, s), donate_argnums=0, out_shardings=shardings)
+    kept = jax.tree.map(np.array, params)
+    for given in (params, jax.tree.map(np.array, params), jax.device_put(params, shardings.params)):
+        state = init_state(given, optimizer, shardings)
+        assert not buffers(given) & buffers(state)
+        overwrite(state)
+        jax.tree.map(np.testing.assert_array_equal, given, kept)
+
+
+def buffers(tree) -> set[int]:
+    """Where the arrays of a tree begin in memory."""
+    return {
+        address
+        for x in jax.tree.leaves(tree)
+        for address in (
+            [x.ctypes.data]
+            if isinstance(x, np.ndarray)
+            else [part.data.unsafe_buffer_pointer() for part in x.addressable_shards]
+        )
+    }
+
+
+def compiled(learner: Learner) -> list[int]:
+    """How often each program was compiled."""
+    return [program._cache_size() for program in (learner._score, learner._update, learner._supervised)]
+
+
+def starts(learner: Learner, folder: Path, mesh) -> Iterator[TrainState]:
+    """One state of each origin: drawn weights, weights of a folder, a checkpoint."""
+    drawn = qwen3.init(MODEL, jax.random.key(0), mesh)
+    hf.save(folder / "weights", MODEL, drawn, "float32")
+    yield learner.init(drawn)
+    yield learner.init(hf.load(folder / "weights", "float32", mesh)[1])
+    Checkpoints(folder / "c").save(1, {"shared": learner.init(drawn)}, {})
+    yield Checkpoints(folder / "c").restore(1, {"shared": learner.init(drawn)})[0]["shared"]
+
+
+def test_a_state_of_any_origin_needs_no_compilation_of_its_own(learner, params, tmp_path) -> None:
+    """Weights of a folder are committed to their device, drawn ones not: such a state was compiled for once more."""
+    batch = pack(trajectories(0), 16, rows_multiple=8)
+    learner.update(learner.init(params), batch, learner.logprobs(params, batch))
+    before = compiled(learner)
+    for state in starts(learner, tmp_path, None):
+        for _ in range(2):
+            state, _ = learner.update(state, batch, learner.logprobs(state.params, batch))
+    assert compiled(learner) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(1, 1), (4, 2)])
+def test_every_program_is_compiled_once_on_any_mesh(params, tmp_path, mesh) -> None:
+    mesh = make_mesh(*mesh) if mesh != (1, 1) else None
+    learner = Learner(MODEL, settings(micro_rows=1), mesh)
+    batch = pack(trajectories(0), 16, rows_multiple=8)
+    learner.logprobs(params, batch)  # of one device: what a reference may be
+    for state in starts(learner, tmp_path, mesh):
+        for _ in range(2):
+            state, _ = learner.update(state, batch, learner.logprobs(state.params, batch))
+            state, _ = learner.supervised_update(state, batch)
+    assert compiled(learner) == [1, 1, 1]
 
 
 def test_moments_live_beside_their_weights(params) -> None:

@@ -16,8 +16,11 @@ SLOW = pytest.mark.slow  # one more compilation of the update each
 AGGREGATES = ("token_mean", "sequence_mean", "group_mean", "constant")
 
 
-def packed(rows, learner, aggregate="token_mean"):
-    return pack(rows, 16, aggregate=aggregate, denominator=40.0, rows_multiple=max(8, learner.rows_multiple))
+def packed(rows, learner, aggregate="token_mean", *, least=8, row_segments=None):
+    return pack(
+        rows, 16, aggregate=aggregate, denominator=40.0, rows_multiple=max(least, learner.rows_multiple),
+        row_segments=row_segments,
+    )  # fmt: skip
 
 
 def gradient(state, metrics):
@@ -27,9 +30,9 @@ def gradient(state, metrics):
     return jax.tree.map(lambda m: np.asarray(m) * scale, mu)
 
 
-def one_update(learner, params, rows, aggregate="token_mean"):
+def one_update(learner, params, rows, aggregate="token_mean", **packing):
     """Moves off the sampling weights, so that ratios differ from 1, and returns (metrics, gradient)."""
-    batch = packed(rows, learner, aggregate)
+    batch = packed(rows, learner, aggregate, **packing)
     old = np.where(batch.mask, batch.old_logp + 0.1 * np.sin(batch.targets), 0).astype(np.float32)
     state, metrics = learner.update(learner.init(params), batch, old)
     return metrics, gradient(state, metrics)
@@ -110,16 +113,20 @@ def test_temperature_divides_the_logits(learner, params) -> None:
 def test_any_packing_and_micro_batching_gives_one_gradient(learner, params, ratio) -> None:
     """verl-project/verl#906, huggingface/trl#5828: means of micro-batch means; an option that misses the scaling.
 
-    The gradient is compared after accumulation and clipping, and the norm in the log before clipping.
+    The gradient is compared after accumulation and clipping, and the norm in the log before clipping. "apart" is one
+    row for every trajectory; all batches have 16 rows, so that they share a compilation.
     """
     whole = learner if ratio == "token" else Learner(MODEL, settings(ratio=ratio))
     single = Learner(MODEL, settings(ratio=ratio, micro_rows=1))
     for seed, aggregate in enumerate(AGGREGATES):
         rows = trajectories(seed)
-        expected = one_update(whole, params, rows, aggregate)
+        apart = {"least": 16, "row_segments": 1}
+        assert packed(rows, whole, least=16).segment_ids.max() > 1
+        assert (packed(rows, whole, **apart).segment_ids.max(1) > 0).sum() == len(rows)
+        expected = one_update(whole, params, rows, aggregate, **apart)
         assert expected[0]["grad_norm"] > 1e-3
-        assert_same(one_update(single, params, rows, aggregate), expected)
-        assert_same(one_update(whole, params, rows[::-1], aggregate), expected)
+        assert_same(one_update(whole, params, rows, aggregate, least=16), expected)
+        assert_same(one_update(single, params, rows[::-1], aggregate, least=16), expected)
 
 
 @pytest.mark.fault("F084")
