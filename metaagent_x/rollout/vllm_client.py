@@ -92,12 +92,16 @@ class VllmClient:
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
         self._room = asyncio.Semaphore(connections)
+        # The limit of a whole request is kept in `_call`. No proxy stands between the two sides.
+        shared: dict[str, Any] = {"base_url": self.url, "trust_env": False}
+        shared["timeout"] = httpx2.Timeout(None, connect=min(10.0, timeout_s))
         self._http = httpx2.AsyncClient(
-            base_url=self.url,
-            timeout=httpx2.Timeout(None, connect=min(10.0, timeout_s)),  # the limit of a whole request is kept here
+            **shared,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=connections, keepalive_expiry=_IDLE_S),
-            trust_env=False,  # no proxy stands between the two sides
         )
+        # A connection each: the server closes one on which it has failed, a moment after it has said so. Were it used
+        # again, the next step of an update would seem to have failed too.
+        self._control = httpx2.AsyncClient(**shared, limits=httpx2.Limits(max_keepalive_connections=0))
 
     async def info(self) -> ServerInfo:
         """Asks what the server was started with.
@@ -115,8 +119,8 @@ class VllmClient:
             said = (await self._call("POST", "/collective_rpc", {"method": "metaagent_x_info"})).get("results")
         except ServerError as error:
             raise ServerError(
-                f"{self.url} does not answer as a server of this project: {error}; start it with the command that "
-                "`python -m metaagent_x.rollout.vllm_server --help` describes",
+                f"{self.url} does not answer as a server of this project: {error}; start it with the command line of "
+                "`rollout.vllm_server.command`, which is the first line of the log of every server that we start",
                 status=error.status,
                 retryable=error.retryable,
             ) from error
@@ -159,19 +163,35 @@ class VllmClient:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ServerError(f"{self.url} gave no whole score: {type(error).__name__}: {error}") from error
 
+    async def next_logprob(self, prompt_ids: Sequence[int], token: int) -> float:
+        """Log-prob of `token` after the prompt at temperature 1, with what the prefix cache has of the prompt."""
+        # vLLM lists as many as are asked for, the drawn one first: of two, the first that was asked for is in any case.
+        asked = {"logprob_token_ids": [token, token + 1 if token == 0 else token - 1], "logprobs": 2}
+        body = {"token_ids": list(prompt_ids), "sampling_params": _sampling_params(Sampling(1), None) | asked}
+        answer = await self._tokens(body)
+        try:
+            _generated(answer)
+            (drawn,) = answer["choices"][0]["logprobs"]["content"]
+            return next(_logprob(top["logprob"]) for top in drawn["top_logprobs"] if top["token_id"] == token)
+        except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+            raise ServerError(f"{self.url} gave no log-prob of {token}: {type(error).__name__}: {error}") from error
+
     async def pause(self, mode: Literal["abort", "wait", "keep"]) -> None:
         """Stops generating. New requests are held; those under way are aborted, waited for, or frozen."""
         # Clearing caches is left to `reset_prefix_cache`, once, after the update.
         await self._call("POST", "/pause", params={"mode": mode, "clear_cache": "false"})
 
-    async def init_transfer(self) -> None:
-        """Once per server, before its first update."""
-        await self._call("POST", "/init_weight_transfer_engine", {"init_info": {}})
-
     async def start_update(self) -> None:
         """Opens an update. Until `finish`, whatever is drawn all the same has a label that `generate` refuses."""
         await self._call("POST", "/update_weight_version", {"new_version": WEIGHTS_OPEN})
-        await self._call("POST", "/start_weight_update")
+        try:
+            await self._call("POST", "/start_weight_update")
+        except ServerError as error:
+            if error.status != 500:
+                raise
+            # Another update was begun and never ended, perhaps by a program that is gone.
+            await self._call("POST", "/collective_rpc", {"method": "metaagent_x_abandon"})
+            await self._call("POST", "/start_weight_update")
 
     async def update(self, manifest: Mapping[str, Any]) -> None:
         """Loads the tensors that `WeightStore.write` describes."""
@@ -210,19 +230,20 @@ class VllmClient:
 
     async def close(self) -> None:
         await self._http.aclose()
+        await self._control.aclose()
 
     async def _tokens(self, body: dict[str, Any]) -> dict[str, Any]:
         async with self._room:
-            return await self._call("POST", "/inference/v1/generate", body)
+            return await self._call("POST", "/inference/v1/generate", body, http=self._http)
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, params: dict[str, str] | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | None = None, http: httpx2.AsyncClient | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         limit = self.timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit):
-                response = await self._http.request(method, path, json=body, params=params)
+                response = await (http or self._control).request(method, path, json=body, params=params)
         except TimeoutError as error:
             raise ServerError(f"{self.url}{path}: no whole answer in {limit:g} s", retryable=True) from error
         except httpx2.HTTPError as error:
