@@ -30,6 +30,7 @@ def get_config() -> Settings:
     c.model.path = "models/qwen3-4b-cold-start"
     c.tokenizer = "models/qwen3-4b-cold-start"
     c.engine.kind = "vllm"
+    c.engine.servers = 0  # one on each GPU
     c.mesh.fsdp = 8
     c.data.hold_out = 0.02
     c.data.dev_size = 512
