@@ -23,12 +23,13 @@ from metaagent_x.model.qwen3 import Params, Qwen3Config
 from metaagent_x.model.sharding import make_mesh
 from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.fleet import Attached, Host, Weights
 from metaagent_x.rollout.jax_engine import JaxEngine
 from metaagent_x.rollout.openai_engine import OpenAIEngine
 from metaagent_x.rollout.rehearsal import Rehearsal
 from metaagent_x.rollout.tree import Trajectory
 from metaagent_x.rollout.vllm_client import LOGPROBS_MODE
-from metaagent_x.rollout.vllm_engine import Attached, Host, VllmEngine, Weights
+from metaagent_x.rollout.vllm_engine import VllmEngine
 from metaagent_x.rollout.vllm_server import ServerSettings, VllmServer, find_python
 from metaagent_x.rollout.weight_sync import WeightStore, WeightSync
 from metaagent_x.tasks.grader import Grader

@@ -159,7 +159,7 @@ def engine_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
     if not found:
         return {}
     out = {f"engine/{k}": float(sum(getattr(s, k) for s in found)) for k in ("retries", "failures", "restarts")}
-    return out | {"time/push": sum(s.last_push_seconds for s in found)}
+    return out | {"time/push": sum(s.last_push_s for s in found)}
 
 
 def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float]) -> None:

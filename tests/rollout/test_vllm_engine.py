@@ -6,10 +6,15 @@ import contextlib
 import pytest
 from stub_vllm import INFO, STOP, StubVllm
 
-from metaagent_x.rollout import vllm_engine
+from metaagent_x import config
+from metaagent_x.rollout import fleet, vllm_engine
+from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import EngineFailure, EngineRefused, Sampling
+from metaagent_x.rollout.fleet import Attached, Weights
 from metaagent_x.rollout.routing import BLOCK, Homes, beginnings, choose
-from metaagent_x.rollout.vllm_engine import Attached, VllmEngine, Weights
+from metaagent_x.rollout.scripted import ScriptedEngine
+from metaagent_x.rollout.vllm_engine import VllmEngine
+from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 EXPECTED = {k: INFO[k] for k in ("vocab_size", "max_model_len", "dtype", "logprobs_mode", "fingerprint")}
 SAMPLING = Sampling(max_tokens=16, stop_ids=(STOP,))
@@ -19,6 +24,7 @@ PROMPT = (1, 2, 3)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(vllm_engine, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(fleet, "PAUSE_S", 0.01)
 
 
 class Handover:
@@ -44,9 +50,9 @@ class Handover:
 
 
 @contextlib.asynccontextmanager
-async def engine_of(*stubs, version=0, **settings):
+async def engine_of(*stubs, version=0, expected=(), **settings):
     settings = {"timeout_s": 5.0, **settings}
-    engine = VllmEngine(stubs, Handover(), EXPECTED, Weights({}, version), **settings)
+    engine = VllmEngine(stubs, Handover(), {**EXPECTED, **dict(expected)}, Weights({}, version), **settings)
     try:
         await engine.start()
         yield engine
@@ -290,6 +296,51 @@ async def test_tokens_of_other_weights_are_not_believed():
         stub.faults.append("other version")
         assert (await ask(engine)).version == 3
         assert engine.stats.retries == 1 and engine.stats.restarts == 1
+
+
+class Grader:
+    async def grade(self, rubric, text):
+        return Verdict(True, 1.0, 1.0, 1.0, "")
+
+
+async def rollout(engine):
+    """4 executions of 2 solvers each, on the engine; the script is given."""
+    c = config.base()
+    c.rollout.max_prompt_tokens, c.rollout.max_executor_tokens = 4000, 8
+    script = "```python\nanswer = vote(together([solver('a'), solver('b')], task))\n```"
+    (tree,) = await collect(
+        [(Task("t", "math", "What is 3 + 4?"), Rubric("t", "math", gold=("7",)))],
+        {"designer": ScriptedEngine(lambda _: script), "executor": engine}, Grader(), designs=2, executions=2, config=c,
+        step=0,
+    )  # fmt: skip
+    return tree
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F027")
+async def test_a_rollout_outlives_its_server():
+    """Killed in the middle: every execution is accounted for, and none trains on what it did not get."""
+    expected = {"max_model_len": 4096}
+    async with StubVllm(**expected) as stub, engine_of(stub, version=2, expected=expected) as engine:
+        whole = await rollout(engine)
+        stub.faults.extend(["", "", "die"])
+        again = await rollout(engine)
+        assert engine.stats.restarts == 1 and not engine.stats.failures
+        said = [[c.completion_ids for c in t.calls() if c.agent != "designer"] for t in (whole, again)]
+        assert said[0] == said[1] and len(said[0]) == 8
+        assert {c.version for c in again.calls() if c.agent != "designer"} == {2}
+
+        async def gone():
+            raise EngineFailure("no such machine")
+
+        stub.faults.extend(["", "", "die"])
+        stub.start = gone
+        lost = await rollout(engine)
+        runs = [e for d in lost.designs for e in d.executions]
+        assert len(runs) == 4 and any(e.void for e in runs) and engine.stats.failures == 0
+        assert all(e.void or len(e.calls) == 2 for e in runs)
+        assert all("no such machine" in e.reason for e in runs if e.void)
+        assert len(lost.executor_trajectories()) == 2 * sum(not e.void for e in runs)
 
 
 # ---- weights
