@@ -7,6 +7,7 @@ It ends with this process, however this process ends (`third_party/vllm/metaagen
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import math
@@ -92,6 +93,8 @@ def command(settings: ServerSettings, port: int, host: str = "127.0.0.1") -> lis
         "--generation-config", "vllm",  # the folder's own sampling defaults stay out
         "--dtype", s.dtype, "--max-model-len", str(s.max_model_len), "--max-num-seqs", str(s.slots),
         "--seed", str(s.seed), "--logprobs-mode", LOGPROBS_MODE,
+        # Logits are kept in float32, as the learner keeps them; rounded to bfloat16 they differ by several times more.
+        "--hf-overrides", '{"head_dtype": "float32"}',
         "--enable-scale-out",  # the token endpoint
         "--weight-transfer-config", '{"backend": "metaagent_x"}', "--worker-extension-cls", s.extension,
         "--additional-config", json.dumps({"metaagent_x_fingerprint": s.fingerprint}),
@@ -223,25 +226,26 @@ class VllmServer:
         process, self._process = self._process, None
         if process is None:
             return
-        for sign, wait_s in ((signal.SIGTERM, PATIENCE_S), (signal.SIGKILL, PATIENCE_S)):
-            if not _signal_group(process.pid, sign):
-                break
-            deadline = time.monotonic() + wait_s
-            while time.monotonic() < deadline:
-                process.poll()  # takes the zombie away, which would count as a member
-                if not _signal_group(process.pid, 0):
-                    break
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+            deadline = time.monotonic() + PATIENCE_S
+            while (living := _living(process.pid)) and time.monotonic() < deadline:
                 await asyncio.sleep(0.05)
+            if not living:
+                break
         process.wait()
 
 
-def _signal_group(group: int, sign: int) -> bool:
-    """False if the group has no process left."""
-    try:
-        os.killpg(group, sign)
-    except ProcessLookupError:
-        return False
-    return True
+def _living(group: int) -> list[int]:
+    """Processes of a group that still run. A zombie does not: whoever inherits it may be slow to take it away."""
+    out = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, of = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:3]
+            if int(of) == group and state not in "ZX":
+                out.append(int(path.parent.name))
+    return out
 
 
 def _free_port() -> int:
