@@ -107,7 +107,7 @@ class StubVllm:
             self.now += 1
             self.most = max(self.most, self.now)
             gone = asyncio.ensure_future(reader.read(1))  # a client that waits says nothing: this ends as it leaves
-            work = asyncio.ensure_future(self._tokens(path, body, writer))
+            work = asyncio.ensure_future(self._tokens(path, body, self.delay_s, self._abort, writer))
             try:
                 await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
                 if not work.done():
@@ -153,7 +153,9 @@ class StubVllm:
                 return 200, {"success": True}
         return 200, {}
 
-    async def _tokens(self, path: str, body: dict, writer: asyncio.StreamWriter) -> None:
+    async def _tokens(
+        self, path: str, body: dict, delay_s: float, aborted: asyncio.Event, writer: asyncio.StreamWriter
+    ) -> None:
         fault = self.faults.popleft() if self.faults else ""
         if fault == "die":
             await self.stop()
@@ -165,8 +167,8 @@ class StubVllm:
             return
         await self._running.wait()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.delay_s):
-                await self._abort.wait()
+            async with asyncio.timeout(delay_s):
+                await aborted.wait()
                 fault = "abort"
         await self._running.wait()
         answer = self._completion(body, fault) if path.startswith("inference") else _chat(body)
