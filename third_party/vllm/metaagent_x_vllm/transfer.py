@@ -23,6 +23,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
@@ -108,7 +109,7 @@ class SharedMemoryEngine(WeightTransferEngine[Init, Manifest]):
             raise WeightTransferError("the update is finished, but no weights came; send them first")
         self._received = False
         finalize_layerwise_reload(self.model, self.model_config)
-        repack_shared(self.model)
+        repack_tied_head(self.model, self.model_config.head_dtype)
 
     def abandon(self) -> None:
         """Puts every layer into a state from which an update can begin.
@@ -177,14 +178,17 @@ def as_tensors(arrays: list[np.ndarray], manifest: Manifest) -> Iterator[tuple[s
         yield entry["name"], tensor.view(entry["shape"])
 
 
-def repack_shared(model: torch.nn.Module) -> None:
-    """On a CPU, packs again every weight that is also kept unpacked: embedding and tied head.
+def repack_tied_head(model: torch.nn.Module, head_dtype: torch.dtype) -> None:
+    """On a CPU, packs the weight of a head again that shares it with the embedding.
 
     vLLM 0.32 packs a layer's weight when it loads that layer. A head that shares the embedding's tensor is no layer of
     its own to it, and goes on with what was packed from the old weights.
+
+    Args:
+      head_dtype: of the logits; where it is not the weight's, they are computed from the weight itself.
     """
     if not current_platform.is_cpu():
         return
     for module in model.modules():
-        if hasattr(module, "cpu_linear") and module.weight.numel():
+        if isinstance(module, ParallelLMHead) and module.weight.numel() and module.weight.dtype == head_dtype:
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
