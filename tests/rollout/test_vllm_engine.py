@@ -408,7 +408,7 @@ async def test_other_weights_play_in_turn_and_each_request_gets_its_own():
     """The cross table: a Designer of one policy, an Executor of another, on the same servers."""
     async with StubVllm() as a, StubVllm() as b, engine_of(a, b, version=6) as engine:
         cold = engine.playing({}, 0)
-        a.delay_s = b.delay_s = 0.03  # a turn must not end while somebody is being answered
+        a.delay_s, b.delay_s = 0.01, 0.2  # a turn must not end while somebody is being answered
 
         async def design_and_execute(seed):
             return (await ask(cold, seed)).version, (await ask(engine, seed)).version
