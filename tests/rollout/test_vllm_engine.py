@@ -202,7 +202,7 @@ async def test_a_failed_try_is_made_again_and_draws_the_same(fault):
         assert stub.starts == 2, "a server that lives is not started again"
 
 
-@pytest.mark.parametrize("fault", ["500", "half", "hang"])
+@pytest.mark.parametrize("fault", ["500", "half", pytest.param("hang", marks=pytest.mark.slow)])
 @pytest.mark.fault("B044")
 @pytest.mark.fault("F027")
 async def test_tries_are_bounded_and_the_failure_is_the_engines(fault):
