@@ -3,9 +3,9 @@
 import metaagent_x_vllm
 from metaagent_x_vllm import transfer
 
-REPACK = transfer.repack_tied_head
+REPACK = transfer.repack_head
 
 
 class Extension(metaagent_x_vllm.Extension):
     def leave_out_repacking(self, out):
-        transfer.repack_tied_head = (lambda *_: None) if out == "yes" else REPACK
+        transfer.repack_head = (lambda *_: None) if out == "yes" else REPACK

@@ -23,8 +23,9 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.platforms import current_platform
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -97,6 +98,7 @@ class SharedMemoryEngine(WeightTransferEngine[Init, Manifest]):
         # Tensors of the mapping may outlive this call in vLLM's buffers; the mapping goes when the last of them does.
         arrays = check_bytes(np.frombuffer(mapped, np.uint8), update_info)
         initialize_layerwise_reload(self.model)
+        keep_embeddings(self.model)
         try:
             self.model.load_weights(as_tensors(arrays, update_info))
         except BaseException:
@@ -109,7 +111,7 @@ class SharedMemoryEngine(WeightTransferEngine[Init, Manifest]):
             raise WeightTransferError("the update is finished, but no weights came; send them first")
         self._received = False
         finalize_layerwise_reload(self.model, self.model_config)
-        repack_tied_head(self.model, self.model_config.head_dtype)
+        repack_head(self.model, self.model_config.head_dtype)
 
     def abandon(self) -> None:
         """Puts every layer into a state from which an update can begin.
@@ -178,11 +180,25 @@ def as_tensors(arrays: list[np.ndarray], manifest: Manifest) -> Iterator[tuple[s
         yield entry["name"], tensor.view(entry["shape"])
 
 
-def repack_tied_head(model: torch.nn.Module, head_dtype: torch.dtype) -> None:
-    """On a CPU, packs the weight of a head again that shares it with the embedding.
+def keep_embeddings(model: torch.nn.Module) -> None:
+    """Takes embeddings, and heads that share theirs, out of a reload that has begun: they are overwritten in place.
 
-    vLLM 0.32 packs a layer's weight when it loads that layer. A head that shares the embedding's tensor is no layer of
-    its own to it, and goes on with what was packed from the old weights.
+    A reload builds every layer anew, processes it and copies it over. An embedding is kept as the checkpoint has it, so
+    that this only costs time; on a CPU as much as a third of the whole reload.
+    """
+    for module in model.modules():
+        if isinstance(getattr(module, "quant_method", None), UnquantizedEmbeddingMethod):
+            info = get_layerwise_info(module)
+            if info.kernel_tensors is not None and all(p.numel() for p in info.kernel_tensors[0].values()):
+                _place_kernel_tensors(module, info)
+                info.reset()
+
+
+def repack_head(model: torch.nn.Module, head_dtype: torch.dtype) -> None:
+    """On a CPU, packs the weight of a head again that also keeps it unpacked, as one tied to the embedding does.
+
+    vLLM 0.32 packs a layer's weight when it reloads that layer. A head that shares the embedding's tensor is no layer
+    of its own to it, and would go on with what was packed from the old weights.
 
     Args:
       head_dtype: of the logits; where it is not the weight's, they are computed from the weight itself.
