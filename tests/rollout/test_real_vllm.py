@@ -34,13 +34,17 @@ CONFIG = qwen3.Qwen3Config(
     vocab_size=512, hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, intermediate_size=96,
     tie_embeddings=True,
 )  # fmt: skip
+OTHER = dataclasses.replace(CONFIG, hidden_size=128, tie_embeddings=False, qk_norm=False, qkv_bias=True)  # Qwen2
 LENGTH, SLOTS, PROMPT, NEW = 256, 64, 70, 24
 FINGERPRINT = "0123456789abcdef"
 
 
 @functools.cache
-def params(seed):
-    return qwen3.init(CONFIG, jax.random.key(seed))
+def params(seed, config=CONFIG):
+    drawn = qwen3.init(config, jax.random.key(seed))
+    # Biases begin at zero, which would hide whether they arrive.
+    biases = {k: x + 0.1 * (seed + 1) for k, x in drawn["layers"].items() if k.endswith("_bias")}
+    return drawn | {"layers": drawn["layers"] | biases}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -50,8 +54,8 @@ def _score(config, weights, ids):
     return logprobs.token_logprobs(weights, config, hidden[:, :-1], ids[:, 1:], chunk=64)
 
 
-def make_server(folder, dtype):
-    hf_config.write_description(folder, dataclasses.replace(CONFIG, compute_dtype=dtype), dtype, None, (1, 2))
+def make_server(folder, dtype, config=CONFIG):
+    hf_config.write_description(folder, dataclasses.replace(config, compute_dtype=dtype), dtype, None, (1, 2))
     # What a published folder may say of sampling: with it, every completion would be the most likely one.
     (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "top_k": 1, "eos_token_id": 5}))
     settings = ServerSettings(
@@ -70,11 +74,11 @@ def server(tmp_path_factory):
 
 
 @contextlib.asynccontextmanager
-async def connect(server, dtype="float32", **kwargs):
-    config = dataclasses.replace(CONFIG, compute_dtype=dtype)
+async def connect(server, dtype="float32", config=CONFIG):
+    config = dataclasses.replace(config, compute_dtype=dtype)
     store = WeightStore(functools.partial(hf.named_tensors, config, dtype=dtype), dtype)
     score = functools.partial(_score, config)
-    sync = WeightSync(store, score, vocab_size=CONFIG.vocab_size, dtype=dtype, **kwargs)
+    sync = WeightSync(store, score, vocab_size=CONFIG.vocab_size, dtype=dtype)
     client = VllmClient(server.url, timeout_s=60, connections=SLOTS)
     try:
         yield client, sync
@@ -89,10 +93,10 @@ async def sample(client, seed, rows=64, prompts=None, new=NEW):
     return prompts, await asyncio.gather(*(client.generate(p, Sampling(new), seed + i) for i, p in enumerate(prompts)))
 
 
-def gaps(weights, prompts, answers, dtype="float32"):
+def gaps(weights, prompts, answers, dtype="float32", config=CONFIG):
     """|log-prob(server) - log-prob(learner)| of every sampled id, [rows, new]."""
     ids = np.array([p + list(a.ids) for p, a in zip(prompts, answers, strict=True)], np.int32)
-    learner = _score(dataclasses.replace(CONFIG, compute_dtype=dtype), weights, ids)[:, len(prompts[0]) - 1 :]
+    learner = _score(dataclasses.replace(config, compute_dtype=dtype), weights, ids)[:, len(prompts[0]) - 1 :]
     return np.abs(np.array([a.logprobs for a in answers]) - np.asarray(learner))
 
 
@@ -170,7 +174,7 @@ async def test_a_warm_prefix_cache_does_not_outlive_an_update(server):
 
 
 @pytest.mark.fault("F032")
-@pytest.mark.parametrize("how", ["bytes", "shape", "missing"])
+@pytest.mark.parametrize("how", ["bytes", "shape", "size", "missing"])
 async def test_an_update_that_fails_at_one_tensor_leaves_a_server_that_does_not_answer(server, how):
     async with connect(server) as (client, sync):
         await sync.push_all([client], params(0), 300)
@@ -182,12 +186,16 @@ async def test_an_update_that_fails_at_one_tensor_leaves_a_server_that_does_not_
             seventh["crc32"] ^= 1
         elif how == "shape":  # found only in the middle of loading
             seventh["shape"] = seventh["shape"][::-1]
+        elif how == "size":  # vLLM would take the part that fits
+            seventh["shape"] = [2 * seventh["shape"][0], seventh["shape"][1]]
         else:
             del tensors[at]
         sync._written = dataclasses.replace(manifest, tensors=tuple(tensors)), probe
         with pytest.raises(ServerError, match="stays paused: push of weights 301 failed at 'update'") as failed:
             await sync.push(client)
-        if how != "shape":
+        says = {"bytes": "checksum", "shape": "load weight", "size": "elements came for", "missing": "does not have"}
+        assert says[how] in str(failed.value)
+        if how in ("bytes", "missing"):
             assert seventh["name"] in str(failed.value)
         assert await client.weight_info() is None and await client.is_paused()
         held = asyncio.create_task(client.generate([1, 2, 3], Sampling(4)))
@@ -298,5 +306,18 @@ async def test_bfloat16_agrees_within_its_rounding(tmp_path):
                 gap = gaps(params(version), prompts, answers, "bfloat16")
                 assert gap.mean() <= 1e-2 and gap.max() <= 0.15, (gap.mean(), gap.max())
                 assert gaps(params(version + 1), prompts, answers, "bfloat16").mean() > 0.1
+    finally:
+        await server.stop()
+
+
+async def test_a_head_of_its_own_and_biases_arrive_too(tmp_path):
+    server = make_server(tmp_path, "float32", OTHER)
+    await server.start()
+    try:
+        async with connect(server, config=OTHER) as (client, sync):
+            for version in range(3):
+                await sync.push_all([client], params(version, OTHER), version)
+                prompts, answers = await sample(client, version)
+                assert gaps(params(version, OTHER), prompts, answers, config=OTHER).max() <= 1e-4
     finally:
         await server.stop()

@@ -8,6 +8,7 @@ Nothing of the model is touched before all of the file has been found right.
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import mmap
 import os
 import zlib
@@ -23,7 +24,11 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    UnquantizedEmbeddingMethod,
+    VocabParallelEmbedding,
+)
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.platforms import current_platform
@@ -69,6 +74,7 @@ class SharedMemoryEngine(WeightTransferEngine[Init, Manifest]):
         super().__init__(*args, **kwargs)
         # By name in the file: what a checkpoint of this model consists of. Read before anything has been reloaded.
         self._expected = checkpoint_names(self.model)
+        self._sizes = parameter_sizes(self.model) if self.parallel_config.world_size == 1 else {}
         self._received = False
 
     def init_transfer_engine(self, init_info: Init) -> None:
@@ -90,7 +96,8 @@ class SharedMemoryEngine(WeightTransferEngine[Init, Manifest]):
           WeightTransferError: a tensor is missing, unknown, twice there, of another dtype, or its bytes are not those
             that were written. The model is as before.
         """
-        check_names([entry["name"] for entry in update_info.tensors], self._expected)
+        check_names([entry["name"] for entry in update_info.tensors], set(self._expected))
+        check_sizes(update_info.tensors, self._expected, self._sizes)
         with open(update_info.path, "rb") as file:
             if (size := os.fstat(file.fileno()).st_size) != update_info.size:
                 raise WeightTransferError(f"{update_info.path} has {size} bytes, announced were {update_info.size}")
@@ -125,16 +132,26 @@ class SharedMemoryEngine(WeightTransferEngine[Init, Manifest]):
         pass
 
 
-def checkpoint_names(model: torch.nn.Module) -> set[str]:
-    """Names of a published checkpoint's tensors, from the parameters into which vLLM fuses some of them."""
+def checkpoint_names(model: torch.nn.Module) -> dict[str, str]:
+    """Name of each tensor of a published checkpoint -> the parameter into which vLLM loads it, alone or with others."""
     packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
-    names = set()
+    names = {}
     for name, _ in model.named_parameters():
         module, _, kind = name.rpartition(".")
         parent, _, leaf = module.rpartition(".")
         for part in packed.get(leaf, [leaf]):
-            names.add(".".join(x for x in (parent, part, kind) if x))
+            names[".".join(x for x in (parent, part, kind) if x)] = name
     return names
+
+
+def parameter_sizes(model: torch.nn.Module) -> dict[str, int]:
+    """Elements of each parameter as it is loaded; without embeddings and heads, whose rows vLLM pads."""
+    return {
+        f"{path}.{name}": parameter.numel()
+        for path, module in model.named_modules()
+        if not isinstance(module, VocabParallelEmbedding)
+        for name, parameter in get_layerwise_info(module).restore_metadata[0].items()
+    }
 
 
 def check_names(given: list[str], expected: set[str]) -> None:
@@ -146,6 +163,17 @@ def check_names(given: list[str], expected: set[str]) -> None:
     ):
         if wrong:
             raise WeightTransferError(f"the update {what} tensor {wrong[0]} ({len(wrong)} such tensors)")
+
+
+def check_sizes(tensors: list[dict[str, Any]], names: dict[str, str], sizes: dict[str, int]) -> None:
+    """Raises WeightTransferError unless the tensors fill their parameters. Of one too long vLLM would take a part."""
+    given: dict[str, int] = {}
+    for entry in tensors:
+        parameter = names[entry["name"]]
+        given[parameter] = given.get(parameter, 0) + math.prod(entry["shape"])
+    for parameter, size in sizes.items():
+        if given.get(parameter, size) != size:
+            raise WeightTransferError(f"{given[parameter]} elements came for {parameter}, which has {size}")
 
 
 def check_bytes(data: np.ndarray, manifest: Manifest) -> list[np.ndarray]:
