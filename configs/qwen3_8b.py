@@ -10,6 +10,10 @@ What `--dry_run` printed on 2026-11-30 (dry run, not measured; columns as in con
 
 A micro-batch of 131,072 tokens: 1,218 TFLOP and 40 GB sent by each device, log-prob pass 330 TFLOP and 13 GB. Updates
 on 2^20 tokens take at least 9.88 s (106,000 tokens/s, MFU 80 %), their log-probs 2.67 s.
+
+Budget of a step that samples and trains 2^20 tokens, by its limits, not measured (shared / separate): rollout 55.8 /
+60.5 s (24,700 / 17,300 tokens/s, mean context 8,192), graded meanwhile; train 12.6 s; push 0.34 / 0.67 s; together
+68.7 / 73.8 s.
 """
 
 from configs import qwen3_4b

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import ml_collections
+import numpy as np
 
-from metaagent_x import sandbox
+from metaagent_x import accelerators, sandbox
 from metaagent_x.config import ConfigError, Settings, base
 from metaagent_x.data import Pools
+from metaagent_x.learner.packing import pack
 from metaagent_x.learner.step import Learner
 from metaagent_x.model import attention_cudnn, hf, qwen3
 from metaagent_x.model.qwen3 import Params, Qwen3Config
 from metaagent_x.model.sharding import make_mesh
 from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.fleet import Attached, Host, Weights
 from metaagent_x.rollout.jax_engine import JaxEngine
+from metaagent_x.rollout.openai_engine import OpenAIEngine
 from metaagent_x.rollout.rehearsal import Rehearsal
+from metaagent_x.rollout.tree import Trajectory
+from metaagent_x.rollout.vllm_client import LOGPROBS_MODE
+from metaagent_x.rollout.vllm_engine import VllmEngine
+from metaagent_x.rollout.vllm_server import ServerSettings, VllmServer, find_python
+from metaagent_x.rollout.weight_sync import WeightStore, WeightSync
 from metaagent_x.tasks.grader import Grader
 
 
@@ -97,14 +108,127 @@ def engine(config: Settings, model: Qwen3Config, params: Any, version: int = 0) 
     )  # fmt: skip
 
 
-def engines(
-    config: Settings, pools: Pools, model: Qwen3Config, params: Mapping[str, Any], version: int
+async def engines(
+    config: Settings, pools: Pools, model: Qwen3Config, params: Mapping[str, Any], version: int, described: Path
 ) -> dict[str, Engine]:
-    """The engine of every role; one object where one policy plays both. `params`: weights by policy name."""
+    """The engine of every role; one object where one policy plays both. Servers are started and hold the weights.
+
+    Args:
+      params: weights by policy name. version: of all of them.
+      described: folder of `describe`, which servers read.
+
+    Raises:
+      EngineRefused: a server is not what the learner expects. EngineFailure: one did not start.
+    """
     if config.engine.kind == "scripted":
         return rehearsal(config, pools)
-    made = {name: engine(config, model, weights, version) for name, weights in params.items()}
+    if config.engine.kind == "openai":
+        endpoint = openai_engine(config)
+        return dict.fromkeys(owners(config), endpoint)
+    made: dict[str, Engine] = {}
+    try:
+        for name, weights in params.items():  # one group after another: servers measure the GPU that they share
+            if config.engine.kind == "vllm":
+                made[name] = group = vllm_engine(config, model, name, Weights(weights, version), described)
+                await group.start()
+            else:
+                made[name] = engine(config, model, weights, version)
+    except BaseException:
+        for started in made.values():
+            await started.close()
+        raise
     return {role: made[name] for role, name in owners(config).items()}
+
+
+def cold_engines(
+    config: Settings, pools: Pools, model: Qwen3Config, params: Any, beside: Mapping[str, Engine]
+) -> dict[str, Engine]:
+    """The engine of every role with the weights before RL, version 0: what training is compared with.
+
+    Args:
+      params: the weights. beside: the engines of the policies in training; servers play both in turn.
+    """
+    if config.engine.kind == "scripted":
+        return rehearsal(config, pools)
+    made: dict[str, Engine] = {}
+    for role, name in owners(config).items():
+        if name not in made:
+            other = beside[role]
+            guest = other.playing(params, 0) if isinstance(other, VllmEngine) else None
+            made[name] = guest or engine(config, model, params, 0)
+    return {role: made[name] for role, name in owners(config).items()}
+
+
+def vllm_engine(config: Settings, model: Qwen3Config, policy: str, weights: Weights, described: Path) -> VllmEngine:
+    """The servers of one policy, not started yet."""
+    e, chat, dtype = config.engine, chat_for(config.tokenizer), config.model.compute_dtype
+    expected = {
+        "vocab_size": model.vocab_size, "max_model_len": e.cache_tokens, "dtype": dtype,
+        "logprobs_mode": LOGPROBS_MODE, "fingerprint": chat.fingerprint,
+    }  # fmt: skip
+    store = WeightStore(functools.partial(hf.named_tensors, model, dtype=dtype), dtype, e.weights_dir)
+    sync = WeightSync(store, scorer(config, model), vocab_size=chat.vocab_size, dtype=dtype)
+    return VllmEngine(
+        hosts(config, policy, described), sync, expected, weights, slots=e.slots, in_flight=e.in_flight,
+        timeout_s=e.request_timeout_s,
+    )  # fmt: skip
+
+
+def hosts(config: Settings, policy: str, described: Path) -> list[Host]:
+    """Where the servers of one policy live: at the URLs given for it, or in processes of our own.
+
+    Raises ConfigError if vLLM is not installed, or the GPUs do not suffice.
+    """
+    e, policies = config.engine, sorted(set(owners(config).values()))
+    if e.urls:
+        each, at = len(e.urls) // len(policies), policies.index(policy)
+        return [Attached(url, e.start_timeout_s) for url in e.urls[at * each : (at + 1) * each]]
+    on_gpu, out = jax.default_backend() == "gpu", []
+    for place in accelerators.places(config, policies):
+        if place.policy != policy:
+            continue
+        try:
+            gpus = (accelerators.gpu_number(place.device, os.environ.get("CUDA_VISIBLE_DEVICES")),) if on_gpu else ()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        settings = ServerSettings(
+            python=vllm_python(config), model=str(described), fingerprint=chat_for(config.tokenizer).fingerprint,
+            dtype=config.model.compute_dtype, max_model_len=e.cache_tokens, slots=e.slots,
+            device="cuda" if on_gpu else "cpu", gpus=gpus, memory_share=place.share, seed=config.seed + len(out),
+        )  # fmt: skip
+        log = described.parent / "servers" / f"{policy}-{len(out)}.log"
+        out.append(VllmServer(settings, log, start_timeout_s=e.start_timeout_s))
+    return out
+
+
+def vllm_python(config: Settings) -> str:
+    """The interpreter of vLLM's environment. Raises ConfigError."""
+    try:
+        return find_python(config.engine.python)
+    except FileNotFoundError as error:
+        raise ConfigError(f"engine.python={config.engine.python!r}: {error}") from error
+
+
+def scorer(config: Settings, model: Qwen3Config) -> Callable[[Any, np.ndarray], np.ndarray]:
+    """(params, ids [R, T]) -> [R, T - 1] log-probs of ids[:, 1:] at temperature 1, as the learner computes them."""
+    judge = Learner(model, config.learner, mesh(config), temperature=1.0)
+
+    def score(params: Any, ids: np.ndarray) -> np.ndarray:
+        n = ids.shape[1]
+        rows = [Trajectory(tuple(row), (False,) + (True,) * (n - 1), (0.0,) * n) for row in ids.tolist()]
+        batch = pack(rows, n - 1, rows_multiple=judge.rows_multiple)
+        order = np.argsort(batch.trajectory[: len(rows), 0])
+        return judge.logprobs(params, batch)[: len(rows)][order]
+
+    return score
+
+
+def openai_engine(config: Settings) -> OpenAIEngine:
+    """The endpoint of `engine.urls`, with the key in OPENAI_API_KEY."""
+    e = config.engine
+    return OpenAIEngine(
+        e.urls[0], e.model, chat_for(config.tokenizer), connections=e.slots, timeout_s=e.request_timeout_s
+    )  # fmt: skip
 
 
 def rehearsal(config: Settings, pools: Pools) -> dict[str, Engine]:
@@ -125,11 +249,13 @@ def learner(config: Settings, model: Qwen3Config) -> Learner:
 
 def check_supported(config: Settings) -> None:
     """Raises ConfigError for a job that this version cannot do, before it asks for any file."""
-    if config.engine.kind == "vllm":
+    if config.engine.kind == "openai":
         raise ConfigError(
-            "engine.kind='vllm': this version has no vLLM engine. The settings themselves are valid. "
-            "engine.kind='jax' is built in and plays any model, at a speed for small ones"
+            f"engine.kind='openai' ({config.engine.urls[0]}): an endpoint gives text and not the token ids that it "
+            "sampled, so nothing can be trained on its answers; train with engine.kind='jax' or 'vllm'"
         )
+    if config.engine.kind == "vllm" and not config.engine.urls:
+        vllm_python(config)
     if config.model.attention == "cudnn" and (why := attention_cudnn.missing()):
         raise ConfigError(f"model.attention='cudnn' {why}; model.attention='xla' runs anywhere")
 

@@ -97,11 +97,23 @@ def base() -> Settings:
     c.rollout.budget.memory_mb = 512
 
     c.engine = ml_collections.ConfigDict()
-    c.engine.kind = "jax"  # jax: built in; vllm: large models; scripted: rehearsed samples
-    c.engine.slots = 64  # sequences decoded together
+    # jax: built in; vllm: large models; openai: any endpoint, to answer only; scripted: rehearsed samples
+    c.engine.kind = "jax"
+    c.engine.slots = 64  # sequences decoded together (vllm: by each server)
     c.engine.cache_tokens = 16_384  # prompt + completion of one sequence
-    c.engine.chunk = 16  # decode steps between two looks at the queue
-    c.engine.memory_share = 0.5  # vllm: what it takes of the memory of the devices that it shares with the learner
+    c.engine.chunk = 16  # jax: decode steps between two looks at the queue
+    # From here on: vllm (docs/engines.md). openai uses urls, model and the time limit of a request.
+    c.engine.python = ""  # interpreter of its environment; "": METAAGENT_X_VLLM_PYTHON, or what launch/ made
+    c.engine.urls = ()  # running servers to attach to; (): start them. Policies of their own get equal parts, in order
+    # to start for each policy; on GPUs, server i of every policy lives on one GPU. 0: one on each of the learner's
+    c.engine.servers = 1
+    c.engine.layout = "colocated"  # "colocated": on the learner's GPUs; "split": on those that come after them
+    c.engine.memory_share = 0.5  # of a GPU, for all its servers; with "split", 0.9 is usual
+    c.engine.in_flight = "keep"  # what is being sampled when new weights come: "keep": goes on; "abort": begins again
+    c.engine.request_timeout_s = 900.0  # one request, one try
+    c.engine.start_timeout_s = 900.0  # until a started server answers, and for a restart
+    c.engine.weights_dir = "/dev/shm"  # where weights pass from the learner to servers; all of them must see it
+    c.engine.model = ""  # openai: name of the model that the endpoint is asked for
 
     c.reward = ml_collections.ConfigDict()
     c.reward.format_bonus = 0.4  # lambda
@@ -181,7 +193,9 @@ CHOICES = {
     "model.attention": ("xla", "cudnn"),
     "model.remat": ("none", "block", "full"),
     "rollout.prompts": ("full", "tiny"),
-    "engine.kind": ("jax", "vllm", "scripted"),
+    "engine.kind": ("jax", "vllm", "openai", "scripted"),
+    "engine.layout": ("colocated", "split"),
+    "engine.in_flight": ("keep", "abort"),
     "reward.code": ("fraction", "all"),
     "learner.weigh": ("trajectory", "execution"),
     "learner.aggregate": ("token_mean", "sequence_mean", "group_mean", "constant"),
@@ -203,7 +217,8 @@ AT_LEAST = {
     "learner.clip_low": 0, "learner.clip_high": 0, "learner.correction_cap": 0, "sft.learning_rate": 0,
     "sft.row_tokens": 2, "sft.rows": 1, "sft.micro_rows": 1, "sft.max_steps": 0, "sft.eval_every": 1,
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
-    "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0,
+    "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0, "engine.servers": 0,
+    "engine.request_timeout_s": 0.1, "engine.start_timeout_s": 1,
 }  # fmt: skip
 BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",
@@ -239,6 +254,7 @@ def validate(c: Settings) -> None:
     _check_groups(c)
     _check_sampling(c)
     _check_lengths(c)
+    _check_servers(c)
     if c.learner.aggregate == "constant" and c.learner.constant_denominator <= 0:
         raise ConfigError("learner.aggregate='constant' needs learner.constant_denominator above 0 (tokens per update)")
     _check_data(c)
@@ -319,6 +335,36 @@ def _check_lengths(c: Settings) -> None:
                 f"rollout.max_prompt_tokens={r.max_prompt_tokens} + {longest} completion tokens do not fit into "
                 f"{field}={room}; shorten one of the first two or raise {field} to {r.max_prompt_tokens + longest}"
             )
+
+
+def _check_servers(c: Settings) -> None:
+    e, policies = c.engine, 2 if c.policy == "separate" else 1
+    if wrong := next((u for u in e.urls if not (isinstance(u, str) and re.match(r"https?://[^/]", u))), None):
+        raise ConfigError(f"engine.urls holds {wrong!r}; every entry must be like 'http://127.0.0.1:8000'")
+    if e.kind == "openai" and not (e.urls and e.model):
+        raise ConfigError(
+            f"engine.kind='openai' with engine.urls={e.urls!r} and engine.model={e.model!r}; name the endpoint, up to "
+            "and with its version (('https://HOST/v1',)), and the model"
+        )
+    if e.kind != "vllm":
+        return
+    if len(e.urls) % policies:
+        raise ConfigError(
+            f"engine.urls has {len(e.urls)} servers and policy={c.policy!r} needs {policies} equal groups of them, the "
+            "Designer's first"
+        )
+    if not 0 < e.memory_share <= 0.9:
+        raise ConfigError(
+            f"engine.memory_share={e.memory_share} must be above 0 and at most 0.9: a GPU has other things to hold too"
+        )
+    if e.layout == "split" and not (e.servers or e.urls):
+        raise ConfigError("engine.layout='split' with engine.servers=0: say how many GPUs generate, one server on each")
+    devices = c.mesh.fsdp * c.mesh.tensor
+    if e.layout == "colocated" and not e.urls and e.servers > devices:
+        raise ConfigError(
+            f"engine.servers={e.servers} with engine.layout='colocated': the learner's mesh has {devices} devices, and "
+            "each takes one server of a policy; lower engine.servers, or set engine.layout='split'"
+        )
 
 
 def parse_flags(argv: list[str]) -> list[str]:

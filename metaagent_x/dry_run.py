@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metaagent_x import assemble
+from metaagent_x.accelerators import ACCELERATORS, MARGIN, Accelerator, servers
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.packing import Batch, bucket_rows, pack
 from metaagent_x.learner.step import Learner
@@ -33,38 +33,9 @@ from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.model.sharding import ShardingError
 from metaagent_x.rollout.tree import Trajectory
 
-MARGIN = 0.05  # of every device: the driver's context, buffers of the collectives, fragmentation
 # Level 0: the machine code is never run. Without the pass that is left out, a CPU compile keeps float32 copies of all
 # saved bfloat16 activations (it has no bfloat16 product and lifts the conversion out of the backward loop).
 COMPILER = {"xla_backend_optimization_level": 0, "xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Accelerator:
-    """What one device has, by its data sheet.
-
-    Attributes:
-      memory: bytes. flops: dense bfloat16 FLOP/s. bandwidth: of its memory, bytes/s.
-      link: bytes/s that it can send to its neighbours in one node or slice. None: not stated, so no times are given.
-      source: where the figures stand.
-    """
-
-    memory: float
-    flops: float | None
-    bandwidth: float | None
-    link: float | None
-    source: str
-
-
-ACCELERATORS = {
-    "H200": Accelerator(141e9, 989e12, 4.8e12, 450e9, "NVIDIA H200 data sheet (SXM; dense; NVLink 900 GB/s both ways)"),
-    "H100": Accelerator(80e9, 989e12, 3.35e12, 450e9, "NVIDIA H100 data sheet (SXM; dense; NVLink 900 GB/s both ways)"),
-    "B200": Accelerator(180e9, 2250e12, 8e12, 900e9, "NVIDIA DGX B200 data sheet, an eighth of it (dense; NVLink 5)"),
-    "v5p": Accelerator(95e9, 459e12, 2.765e12, 600e9, "Google Cloud TPU v5p page (ICI 4,800 Gbit/s a chip)"),
-    "cpu": Accelerator(
-        float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), None, None, None, "memory of this machine"
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,8 +130,17 @@ def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
     console.print(work_table(passes))
     if device.flops:
         console.print(limits_table(config, model, passes, micro, device, devices))
+        if config.engine.kind == "vllm":
+            console.print(budget_table(config, model, passes, micro, tokens, device, devices))
     console.print(f"figures of {name}: {device.source}", highlight=False, soft_wrap=True)
     fits, advice = verdict(config, model, need, engine, device.memory)
+    if config.engine.kind == "vllm" and device.bandwidth and not decode(config, model, tokens, device).sequences:
+        share, each = config.engine.memory_share, _gb(cost.serving_bytes(model))
+        fits = False
+        advice = (
+            f"does not fit: engine.memory_share={share} of {name} does not hold the weights of every policy ({each} GB "
+            "each) and the keys and values of one sequence; raise it"
+        )
     console.print(advice, highlight=False, soft_wrap=True)
     return 0 if fits else 2
 
@@ -214,7 +194,7 @@ def memory(config: Settings, model: Qwen3Config, learner: Learner, compiled: dic
 def engine_share(config: Settings, model: Qwen3Config, capacity: float) -> float:
     """Bytes of a device that the engines take beside the learner."""
     if config.engine.kind == "vllm":
-        return config.engine.memory_share * capacity
+        return config.engine.memory_share * capacity if config.engine.layout == "colocated" else 0.0
     if config.engine.kind == "jax":  # whole on one device
         policies = len(set(assemble.owners(config).values()))
         return float(policies * cost.engine_bytes(model, config.engine.slots, config.engine.cache_tokens))
@@ -250,7 +230,7 @@ def verdict(config: Settings, model: Qwen3Config, need: Need, engine: float, cap
     if c.learner.micro_rows > 1:
         ways.append("learner.micro_rows=1")
     room = 1 - MARGIN - need.total / capacity
-    if c.engine.kind == "vllm" and room > 0:
+    if engine and c.engine.kind == "vllm" and room > 0:
         ways.append(f"engine.memory_share of at most {math.floor(room * 100) / 100:g}")
     ways.append(f"more devices (mesh.fsdp above {c.mesh.fsdp})")
     return False, f"does not fit: {_gb(-free)} GB too much on every device; change " + ", or ".join(ways)
@@ -297,17 +277,11 @@ def limits_table(
 ) -> Table:
     """The shortest times that the data sheet allows: everything is sent while something is computed, then comes the
     optimizer, as fast as memory can be read."""
-    assert device.flops and device.bandwidth and device.link
-    updates = config.learner.updates_per_step
+    assert device.flops
     rows, least = [], {}
-    for key, p in passes.items():
-        sent = p.counted_sent if p.sent is None else p.sent
-        runs = micro * (2 if key == "score" and config.learner.kl > 0 else 1)  # the reference scores too
-        computing, sending = runs * p.flops / device.flops, runs * sent / device.link
-        after = updates * cost.optimizer_bytes(model) / devices / device.bandwidth if key == "update" else 0.0
-        least[key] = max(computing, sending) + after
-        name = {"score": "log-prob pass", "update": "updates"}[key]
-        rows.append((name, f"{computing:.2f}", f"{sending:.2f}", f"{least[key]:.2f}"))
+    for key, times in least_times(config, model, passes, micro, device, devices).items():
+        name, least[key] = {"score": "log-prob pass", "update": "updates"}[key], times[-1]
+        rows.append((name, *(f"{t:.2f}" for t in times)))
     tokens = micro * config.learner.micro_rows * config.mesh.fsdp * config.learner.row_tokens
     needed = cost.model_flops(model, config.learner.micro_rows * config.mesh.fsdp, config.learner.row_tokens) * micro
     rows.append(("step", "", "", f"{sum(least.values()):.2f}"))
@@ -316,6 +290,79 @@ def limits_table(
     table = _table("limits, not measured", ("", "computing s", "sending s", "at least"), rows)
     if any(p.sent is None for p in passes.values()):
         table.caption = "sending: as counted in the CPU compile, which is no lower limit"
+    return table
+
+
+def least_times(
+    config: Settings, model: Qwen3Config, passes: dict[str, Pass], micro: int, device: Accelerator, devices: int
+) -> dict[str, tuple[float, float, float]]:
+    """Seconds of a step's passes: computing, sending, both at once and what comes after."""
+    assert device.flops and device.bandwidth and device.link
+    updates, out = config.learner.updates_per_step, {}
+    for key, p in passes.items():
+        sent = p.counted_sent if p.sent is None else p.sent
+        runs = micro * (2 if key == "score" and config.learner.kl > 0 else 1)  # the reference scores too
+        computing, sending = runs * p.flops / device.flops, runs * sent / device.link
+        after = updates * cost.optimizer_bytes(model) / devices / device.bandwidth if key == "update" else 0.0
+        out[key] = (computing, sending, max(computing, sending) + after)
+    return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """What sampling a step takes at least.
+
+    Attributes:
+      sequences: decoded together on one server. context: mean tokens that each has by then.
+      rate: tokens/s of all servers of one policy. seconds: of all tokens at that rate, or of the longest chain.
+      chain: seconds of one design and one call after it, both as long as they may be, alone on a server.
+    """
+
+    sequences: int
+    context: float
+    rate: float
+    seconds: float
+    chain: float
+
+
+def decode(config: Settings, model: Qwen3Config, tokens: int, device: Accelerator) -> Decode:
+    """The limit of memory bandwidth. Policies take turns: while one samples, its servers have their GPUs to themselves,
+    but only their own share of the memory for keys and values."""
+    assert device.bandwidth
+    c = config
+    policies = len(set(assemble.owners(c).values()))
+    room = c.engine.memory_share * device.memory / policies - cost.serving_bytes(model)
+    context = c.engine.cache_tokens / 2
+    sequences = min(c.engine.slots, int(room / (context * cost.cache_bytes(model))))
+    if sequences < 1:
+        return Decode(0, context, 0.0, math.inf, math.inf)
+    rate = servers(c) * sequences / cost.decode_seconds(model, sequences, context, device.bandwidth)
+    longest = c.rollout.max_designer_tokens + c.rollout.max_executor_tokens
+    chain = longest * cost.decode_seconds(model, 1, context, device.bandwidth)
+    return Decode(sequences, context, rate, max(tokens / rate, chain), chain)
+
+
+def budget_table(
+    config: Settings, model: Qwen3Config, passes: dict[str, Pass], micro: int, tokens: int, device: Accelerator,
+    devices: int,
+) -> Table:  # fmt: skip
+    """A whole step by its limits, every trained token sampled in it."""
+    d, push = decode(config, model, tokens, device), cost.serving_bytes(model)
+    train = sum(t[-1] for t in least_times(config, model, passes, micro, device, devices).values())
+    policies = len(set(assemble.owners(config).values()))
+    # Each device of the learner copies its part to the host, then each GPU of a server reads all of it.
+    through_host = policies * (push / devices + push) / device.host_link if device.host_link else 0.0
+    sampling = f"{d.rate:,.0f} tokens/s, {d.sequences} sequences a server, mean context {d.context:,.0f}"
+    bringing = f"{_gb(policies * push)} GB through the host at {(device.host_link or 0) / 1e9:.0f} GB/s"
+    rows = [
+        ("rollout", f"{d.seconds:.2f}", f"{sampling}; the longest chain {d.chain:.1f} s"),
+        ("grade", "0.00", "beside the rollout, on the host's cores"),
+        ("train", f"{train:.2f}", "log-prob pass and updates, as above"),
+        ("push", f"{through_host:.2f}", f"{bringing}; between devices {policies * push / (device.link or 1):.3f} s"),
+        ("step", f"{d.seconds + train + through_host:.2f}", f"{tokens:,} tokens"),
+    ]
+    table = _table("budget of a step, not measured", ("", "at least, s", "how known"), rows)
+    table.caption = "rollout: every token costs one reading of all weights and of its own keys and values"
     return table
 
 

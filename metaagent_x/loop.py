@@ -16,6 +16,7 @@ from metaagent_x.rollout import measure
 from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.tree import RolloutTree
+from metaagent_x.rollout.vllm_engine import VllmEngine
 from metaagent_x.run_folder import RunFolder
 
 console = Console()
@@ -150,6 +151,15 @@ async def final(
         numbers = [f"{r[k]:.3f}" for k in ("accuracy", "accuracy/math", "accuracy/code", "valid")]
         view.add_row(str(r["step"]), r["name"], f"{r['temperature']:g}", r["designer"], r["executor"], *numbers)
     console.print(view)
+
+
+def engine_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
+    """What engines behind a server report of the run so far; nothing of others."""
+    found = {id(e): e.stats for e in engines.values() if isinstance(e, VllmEngine)}.values()
+    if not found:
+        return {}
+    out = {f"engine/{k}": float(sum(getattr(s, k) for s in found)) for k in ("retries", "failures", "restarts")}
+    return out | {"time/push": sum(s.last_push_s for s in found)}
 
 
 def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float]) -> None:

@@ -2,6 +2,7 @@
 
   python -m metaagent_x.train --config=configs/tiny.py
   python -m metaagent_x.train --config=configs/tiny.py --designs=8 --executions=1 --policy=separate --seed=3
+  python -m metaagent_x.train --config=configs/tiny.py --engine=vllm
   python -m metaagent_x.train --config=configs/qwen3_4b.py --dry_run
 
 Exit codes: 0 done, 2 bad input, 3 interrupted and resumable (the same command goes on), 1 anything else.
@@ -20,12 +21,13 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
-from metaagent_x import assemble, config, data, dry_run, loop, sft
+from metaagent_x import accelerators, assemble, config, data, dry_run, loop, sft
 from metaagent_x.analysis.report import write_report
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.improve import improve
 from metaagent_x.learner.schedule import active_roles
 from metaagent_x.rollout import measure, traces
+from metaagent_x.rollout.engine import EngineFailure, EngineRefused
 from metaagent_x.rollout.seeds import call_seed
 from metaagent_x.run_folder import DESCRIPTION, RunFolder
 from metaagent_x.tasks.datasets import DatasetError
@@ -41,6 +43,7 @@ _OVERRIDES = {
     "schedule": flags.DEFINE_enum("schedule", None, config.CHOICES["schedule"], "Which roles learn when."),
     "stage_length": flags.DEFINE_integer("stage_length", None, "K, steps per stage."),
     "steps": flags.DEFINE_integer("steps", None, "RL steps."),
+    "engine.kind": flags.DEFINE_enum("engine", None, config.CHOICES["engine.kind"], "What samples the tokens."),
     "sandbox": flags.DEFINE_enum("sandbox", None, config.CHOICES["sandbox"], "How scripts and programs are contained."),
     "seed": flags.DEFINE_integer("seed", None, "Seed of everything."),
     "workdir": flags.DEFINE_string("workdir", None, "Folder of this run."),
@@ -54,7 +57,7 @@ def main(_: list[str]) -> None:
     settings = _CONFIG.value
     for field, flag in _OVERRIDES.items():
         if flag.value is not None:
-            settings[field] = flag.value
+            settings.update_from_flattened_dict({field: flag.value})
     logging.set_verbosity(logging.WARNING)  # Orbax tells every file it writes
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, _interrupt)
@@ -63,6 +66,7 @@ def main(_: list[str]) -> None:
         config.validate(settings)
         if _DRY_RUN.value:
             sys.exit(dry_run.run(settings, mesh=_DRY_RUN_MESH.value, tokens=_DRY_RUN_TOKENS.value, console=console))
+        accelerators.prepare(settings)  # before anything asks JAX for a device
         assemble.check_supported(settings)
         assemble.adopt_weights(settings)
         assemble.check_vocabulary(settings, assemble.model_config(settings))
@@ -85,9 +89,13 @@ def main(_: list[str]) -> None:
             console.print(f"report: {write_report(folder.path)}")
             sys.exit(1)
         console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
-    except (config.ConfigError, DatasetError) as error:
+    except (config.ConfigError, DatasetError, EngineRefused) as error:
         console.print("bad input:", str(error), highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
+    except EngineFailure as error:
+        text = f"engine: {error}; the same command goes on from the last checkpoint in {settings.workdir}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        sys.exit(1)
     except OSError as error:
         text = f"{settings.workdir}: {error}; what was written before is whole"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -121,7 +129,8 @@ def _interrupted() -> None:
 async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> None:
     """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report."""
     cold = await sft.cold_start(c, pools)
-    assemble.describe(folder.path / DESCRIPTION, cold.model, cold.tokenizer)
+    described = folder.path / DESCRIPTION
+    assemble.describe(described, cold.model, cold.tokenizer)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
     start = {name: learner.init(cold.params) for name in sorted(set(owner.values()))}
     reference = {name: cold.params for name in start} if c.learner.kl else None
@@ -133,8 +142,9 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> Non
         console.print(f"resumed after step {step}")
     folder.truncate_after(step)
     valid = [line["designs/valid"] for line in folder.metrics()]
-    engines = assemble.engines(c, pools, cold.model, {name: s.params for name, s in states.items()}, version=step)
-    before = assemble.engines(c, pools, cold.model, dict.fromkeys(states, cold.params), version=0)
+    current = {name: state.params for name, state in states.items()}
+    engines = await assemble.engines(c, pools, cold.model, current, version=step, described=described)
+    before = assemble.cold_engines(c, pools, cold.model, cold.params, engines)
     grader = assemble.grader(c)
     try:
         if step == 0 and pools.dev:
@@ -151,8 +161,9 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> Non
             seed = call_seed(c.seed, step, "updates", 0, 0, "")
             states, trained, metrics = improve(trees, states, owner, learner, roles, seed=seed, reference=reference)
             step += 1
-            for role in sorted(owner):
-                await engines[role].update_weights(states[owner[role]].params, version=step)
+            for name, engine in {owner[role]: engines[role] for role in sorted(owner)}.items():
+                await engine.update_weights(states[name].params, version=step)
+            metrics |= loop.engine_metrics(engines)
             metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
             metrics |= {"time/collect": collected - clock, "time/step": time.perf_counter() - clock}
             folder.log(step, roles, metrics)

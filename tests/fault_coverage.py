@@ -18,11 +18,8 @@ LISTS = TESTS.parents[1] / "shared"
 
 # Faults of parts that do not exist yet, by part: (why, ids). Everything else must have a test.
 NOT_DUE: dict[str, tuple[str, str]] = {
-    "weights to another process": ("the built-in engine shares memory", "F031 F032 F033 F040"),
-    "many devices": ("accelerator memory comes with the engine that shares it", "F094"),
     "checkpoints under failure": ("a killed writer and a diverged state", "F099 F111"),
     "comparing systems": ("no baselines yet", "B009"),
-    "engines behind a server": ("no HTTP client yet", "B044"),
 }
 
 

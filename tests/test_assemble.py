@@ -1,5 +1,7 @@
 """Starting from a folder of weights: what the settings become, what is refused, where the weights come from."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from hf_samples import raw_config, tensors, write
 from configs import tiny
 from metaagent_x import assemble, sft
 from metaagent_x import config as settings
-from metaagent_x.model import hf
+from metaagent_x.model import hf, qwen3
+from metaagent_x.model.logprobs import token_logprobs
 from metaagent_x.rollout.chat import train_bpe
 
 
@@ -79,10 +82,40 @@ def test_other_weights_are_another_cold_start(folder):
     assert len({without, before, sft.fingerprint(c)}) == 3
 
 
-def test_the_engine_that_is_missing_is_refused_and_the_built_in_one_takes_any_model(folder):
-    c = job(folder)
+def test_engines_that_cannot_train_are_refused_before_any_file_is_asked_for():
+    c = settings.base()
     assemble.check_supported(c)
-    c.engine.kind = "vllm"
-    settings.validate(c)
-    with pytest.raises(settings.ConfigError, match=r"engine\.kind='vllm': this version has no vLLM engine"):
+    c.engine.kind, c.engine.python = "vllm", "/no/such/python"
+    with pytest.raises(settings.ConfigError, match=r"engine\.python='/no/such/python'.*launch/setup_vllm\.sh"):
         assemble.check_supported(c)
+    c.engine.urls = ("http://127.0.0.1:8000",)
+    assemble.check_supported(c)
+    c.engine.kind = "openai"
+    with pytest.raises(settings.ConfigError, match=r"text and not the token ids.*engine\.kind='jax' or 'vllm'"):
+        assemble.check_supported(c)
+
+
+def test_servers_of_separate_policies_are_groups(folder):
+    c = settings.base()
+    c.policy, c.engine.kind = "separate", "vllm"
+    c.engine.urls = ("http://a:1", "http://b:1", "http://c:1", "http://d:1")
+    assert [[h.url for h in assemble.hosts(c, p, folder)] for p in ("designer", "executor")] == [
+        ["http://a:1", "http://b:1"], ["http://c:1", "http://d:1"]
+    ]  # fmt: skip
+    c.engine.urls, c.engine.servers, c.engine.python, c.mesh.fsdp = (), 2, sys.executable, 2
+    servers = [h.settings for p in ("designer", "executor") for h in assemble.hosts(c, p, folder)]
+    assert [s.memory_share for s in servers] == [0.25] * 4 and {s.device for s in servers} == {"cpu"}
+    assert {(s.max_model_len, s.slots, s.dtype) for s in servers} == {(16_384, 64, "bfloat16")}
+
+
+@pytest.mark.slow
+def test_the_learners_own_scores_are_at_temperature_one_and_in_order():
+    c = tiny.get_config()
+    c.rollout.temperature = 0.5
+    model = assemble.model_config(c)
+    params = assemble.weights(c, model)
+    ids = np.random.default_rng(0).integers(0, model.vocab_size, (3, 40), np.int32)
+    positions = np.broadcast_to(np.arange(40), ids.shape)
+    hidden = qwen3.forward(params, model, ids, positions, np.ones_like(ids))
+    wanted = token_logprobs(params, model, hidden[:, :-1], ids[:, 1:], temperature=1.0)
+    np.testing.assert_allclose(assemble.scorer(c, model)(params, ids), wanted, atol=2e-5)

@@ -13,6 +13,7 @@ import pytest
 from configs import qwen3_4b, tiny
 from metaagent_x import assemble, dry_run
 from metaagent_x.config import ConfigError
+from metaagent_x.model import cost
 from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.model.sharding import make_mesh
 
@@ -111,6 +112,8 @@ def test_what_engines_take():
     model = Qwen3Config.from_settings(c.model)
     c.engine.memory_share = 0.25
     assert dry_run.engine_share(c, model, 100 * GB) == 25 * GB
+    c.engine.layout = "split"
+    assert dry_run.engine_share(c, model, 100 * GB) == 0
     c.engine.kind = "scripted"
     assert dry_run.engine_share(c, model, 100 * GB) == 0
     c.engine.kind, c.engine.slots, c.engine.cache_tokens = "jax", 1, 1000
@@ -118,6 +121,44 @@ def test_what_engines_take():
     assert one == 2 * 4_022_468_096 + 1000 * 144 * 1024  # 144 KiB of keys and values a token
     c.policy = "separate"
     assert dry_run.engine_share(c, model, 100 * GB) == 2 * one
+
+
+def test_what_sampling_takes_by_hand():
+    """Qwen3-4B in bfloat16: 8.04 GB of weights, 144 KiB of keys and values a token; a device that reads 1 TB/s."""
+    c = qwen3_4b.get_config()
+    model = Qwen3Config.from_settings(c.model)
+    weights, token = 2 * 4_022_468_096, 144 * 1024
+    assert 4.8e12 * cost.decode_seconds(model, 1, 0, 4.8e12) == weights
+    untied = dataclasses.replace(model, tie_embeddings=False)
+    assert cost.decode_seconds(untied, 1, 0, 1.0) == weights, "of the embedding only a row is read"
+    device = dry_run.Accelerator(100e9, flops=1.0, bandwidth=1e12, link=None, source="")
+    c.engine.slots, c.engine.cache_tokens, c.mesh.fsdp = 2, 20_000, 3
+    c.rollout.max_designer_tokens = c.rollout.max_executor_tokens = 100
+    found = dry_run.decode(c, model, 10**6, device)
+    step = (weights + 2 * 10_000 * token) / 1e12
+    assert (found.sequences, found.context) == (2, 10_000)
+    assert found.rate == pytest.approx(3 * 2 / step) and found.seconds == pytest.approx(10**6 * step / 6)
+    assert found.chain == pytest.approx(200 * (weights + 10_000 * token) / 1e12)
+    assert dry_run.decode(c, model, 1, device).seconds == found.chain, "the longest chain takes its time"
+    c.engine.slots = 1000
+    assert dry_run.decode(c, model, 1, device).sequences == int((50e9 - weights) / (10_000 * token))
+    c.policy = "separate"
+    assert dry_run.decode(c, model, 1, device).sequences == int((25e9 - weights) / (10_000 * token))
+    c.engine.memory_share = 0.1
+    assert dry_run.decode(c, model, 1, device).sequences == 0
+
+
+def test_a_budget_adds_up_what_a_step_takes():
+    """One update of 990 FLOPs at 99 a second; two policies, each pushed by two devices through a 1 GB/s link."""
+    c = qwen3_4b.get_config()
+    c.policy, c.mesh.fsdp, c.learner.updates_per_step = "separate", 2, 1
+    model = Qwen3Config.from_settings(c.model)
+    device = dry_run.Accelerator(200e9, flops=99.0, bandwidth=1e15, link=1e9, source="", host_link=1e9)
+    table = dry_run.budget_table(c, model, {"update": dry_run.Pass(990, 0, 0, 0)}, 1, 1000, device, 2)
+    times = dict(zip(table.columns[0].cells, map(float, table.columns[1].cells), strict=True))
+    push = 2 * 1.5 * 2 * 4_022_468_096 / 1e9
+    assert times["push"] == pytest.approx(push, abs=0.01) and times["train"] == pytest.approx(10, abs=0.01)
+    assert times["step"] == pytest.approx(times["rollout"] + 10 + push, abs=0.02)
 
 
 @pytest.mark.slow
@@ -144,6 +185,8 @@ def test_the_large_configs_fit_beside_their_engine(name, parameters, learner, po
     assert found["optimizer"] == pytest.approx(2 * parameters, abs=0.02)
     assert found["learner"] < learner + (3 * parameters + 0.1 if policy == "separate" else 0)
     assert ("the other policy" in found) == (policy == "separate")
+    assert found["rollout"] > found["push"] > 0 and found["step"] > found["rollout"] + found["train"]
+    assert "budget of a step, not measured" in done.stdout
     assert "fits: " in done.stdout and "dry run, nothing measured" in done.stdout
 
 

@@ -44,11 +44,19 @@ def assign(
 
     Returns:
       Copies with `advantage` set; a Designer's `reward` is the mean outcome minus the cost of calls.
+
+    Raises:
+      ValueError: an unknown `truncated`, or completions of an engine that gives text without ids.
     """
     if truncated not in ("train", "mask"):
         raise ValueError(f"truncated={truncated!r} is not one of train, mask")
     out: list[Trajectory] = []
     for tree in trees:
+        if any(call.text and not call.completion_ids for call in tree.calls()):
+            raise ValueError(
+                f"task {tree.task.id!r} was answered in text without token ids, as an endpoint of engine.kind='openai' "
+                "does: nothing can be trained on that; sample with engine.kind='jax' or 'vllm'"
+            )
         if "designer" in roles:
             out += _designers(tree, eps, call_cost, ddof)
         if "executor" in roles:

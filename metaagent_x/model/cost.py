@@ -143,7 +143,28 @@ def optimizer_bytes(config: Qwen3Config) -> int:
     return weights(config) * MASTER * (1 + 2 * (1 + MOMENTS))
 
 
+def cache_bytes(config: Qwen3Config) -> int:
+    """Bytes of the keys and values of one token, in compute dtype."""
+    c = config
+    return 2 * c.num_layers * c.num_kv_heads * c.head_dim * np.dtype(c.dtype).itemsize
+
+
+def decode_seconds(config: Qwen3Config, sequences: int, context: float, bandwidth: float) -> float:
+    """The shortest time in which one device draws one token of each sequence: all weights are read once, and the keys
+    and values of every sequence. What it computes meanwhile is far below what it could.
+
+    Args:
+      sequences: decoded together. context: mean tokens before the one that is drawn. bandwidth: of memory, bytes/s.
+    """
+    looked_up = 0 if config.tie_embeddings else head_weights(config) * np.dtype(config.dtype).itemsize  # a row a token
+    return (serving_bytes(config) - looked_up + sequences * context * cache_bytes(config)) / bandwidth
+
+
+def serving_bytes(config: Qwen3Config) -> int:
+    """Bytes of all weights in compute dtype: what an engine holds, and what every push brings."""
+    return weights(config) * np.dtype(config.dtype).itemsize
+
+
 def engine_bytes(config: Qwen3Config, slots: int, length: int) -> int:
     """Bytes of one built-in engine on its device: weights, keys and values of all slots, in compute dtype."""
-    c, size = config, np.dtype(config.dtype).itemsize
-    return size * (weights(c) + 2 * c.num_layers * c.num_kv_heads * c.head_dim * slots * length)
+    return serving_bytes(config) + cache_bytes(config) * slots * length

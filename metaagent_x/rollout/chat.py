@@ -106,6 +106,20 @@ class Chat:
         turns = self._turn("system", system) if system else []
         return [*turns, *self._turn("user", user), *self._header]
 
+    def turns(self, ids: Sequence[int]) -> list[tuple[str, str]]:
+        """(role, content) of every turn of a prompt that `prompt`, `extend` or `fit` made: for engines that take text.
+
+        The assistant's turn that the prompt opens at its end is left out.
+        """
+        out, at = [], 0
+        ids = list(ids[: -len(self._header)] if list(ids[-len(self._header) :]) == self._header else ids)
+        while self._marker[START] in ids[at:]:
+            begin = ids.index(self._marker[START], at) + 1
+            at = ids.index(self._marker[END], begin) if self._marker[END] in ids[begin:] else len(ids)
+            role, _, content = self.decode(ids[begin:at]).partition("\n")
+            out.append((role, content.lstrip("\n") if role == "assistant" else content))
+        return out
+
     def extend(self, ids: Sequence[int], user: str) -> list[int]:
         """Goes on after a completion: the ids as they are, the closing marker if missing, and the next user turn.
 

@@ -154,12 +154,14 @@ class _Collector:
         )  # fmt: skip
         seed = call_seed(self.seed, self.step, task.id, i, j, request.path)
         done = await self.engines[role].generate(tuple(ids), sampling, seed, request=request)
-        if request.conversation:
-            memories[request.conversation] = (*ids, *done.ids)
+        reply = self.chat.decode(done.ids) if done.text is None else done.text
+        if request.conversation:  # an engine that gives no ids is told again what it said
+            said = done.ids if done.text is None else (*self.chat.encode(done.text), self.chat.stop_ids[0])
+            memories[request.conversation] = (*ids, *said)
         return Call(
             path=request.path, agent=request.agent, role_prompt=request.role_prompt, prompt_ids=tuple(ids),
             completion_ids=tuple(done.ids), logprobs=tuple(done.logprobs), finish_reason=done.finish_reason,
-            version=done.version, text=self.chat.decode(done.ids), seed=seed, conversation=request.conversation,
+            version=done.version, text=reply, seed=seed, conversation=request.conversation,
             messages=request.messages, prompt_cut=cut,
         )  # fmt: skip
 

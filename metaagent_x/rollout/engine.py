@@ -12,6 +12,10 @@ class EngineFailure(RuntimeError):
     """The engine could not answer (infrastructure, not policy). The execution that asked becomes void."""
 
 
+class EngineRefused(ValueError):
+    """An engine is not what the job expects (tokenizer, vocabulary, lengths, dtype). Names both values; bad input."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Sampling:
     """Every sampling parameter, named in every request, so that no model folder's defaults can leak in.
@@ -43,13 +47,20 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """Sampled ids (the stop id included when one was drawn), their log-probs at the sampling temperature, and the
-    version of the weights that drew them."""
+    """One answer.
+
+    Attributes:
+      ids: sampled, the stop id included when one was drawn. logprobs: of each, at the sampling temperature.
+      version: of the weights that drew them; the oldest, where new ones came while it was drawn.
+      text: what was said, by an engine that gives no ids (`ids` and `logprobs` are empty); nothing can be trained on
+        it. None: the text is that of the ids.
+    """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
     version: int
+    text: str | None = None
 
 
 class Engine(Protocol):

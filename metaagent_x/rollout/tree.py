@@ -129,6 +129,11 @@ class RolloutTree:
     step: int = 0
     executions: int = 1
 
+    def calls(self) -> list[Call]:
+        """Every finished call: those of the Designer first."""
+        out = [d.call for d in self.designs if d.call is not None]
+        return out + [call for d in self.designs for e in d.executions for call in e.calls]
+
     def rewards(self) -> np.ndarray:
         """[M, N] outcome rewards; an invalid design is a row of zeros."""
         out = np.zeros((len(self.designs), self.executions))

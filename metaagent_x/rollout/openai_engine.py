@@ -1,0 +1,132 @@
+"""Any chat endpoint that speaks OpenAI's protocol, for jobs that only ask: solve, evaluate, distill.
+
+Such an endpoint gives text, not the ids that it sampled, so nothing can be trained on its answers (`learner.credit`
+refuses), and a budget of tokens is not used up by them; one of calls is. What it is sent are the turns of the prompt
+that another engine would get as ids, cut to the same limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import httpx2
+
+from metaagent_x.mas.records import CallRequest
+from metaagent_x.rollout.chat import Chat
+from metaagent_x.rollout.engine import Completion, EngineFailure, Sampling
+
+KEY = "OPENAI_API_KEY"  # environment variable
+TRIES = 5  # of one request
+BACKOFF_S = 1.0  # before the second try; doubles, times a random factor from 0.5 to 1.5
+LONGEST_WAIT_S = 60.0  # that an endpoint may ask for between two tries
+
+
+class OpenAIEngine:
+    """Implements the Engine protocol. Weights are never pushed to it; its version is always 0.
+
+    Args:
+      url: up to and with the version, "https://HOST/v1". model: name of the model there.
+      chat: what prompts were made with. key: sent as a bearer token; "" for none; None takes OPENAI_API_KEY.
+      connections: requests at a time. timeout_s: of one try.
+    """
+
+    def __init__(
+        self, url: str, model: str, chat: Chat, *, key: str | None = None, connections: int = 64,
+        timeout_s: float = 600.0,
+    ):  # fmt: skip
+        self.model, self.chat, self.timeout_s, self.version = model, chat, timeout_s, 0
+        key = os.environ.get(KEY, "") if key is None else key
+        self._url = url.rstrip("/") + "/chat/completions"
+        self._room = asyncio.Semaphore(connections)
+        self._http = httpx2.AsyncClient(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(None, connect=min(10.0, timeout_s)),  # the limit of a whole request is kept here
+            limits=httpx2.Limits(max_connections=None),
+        )
+
+    async def generate(
+        self, prompt_ids: tuple[int, ...], sampling: Sampling, seed: int, *, request: CallRequest | None = None
+    ) -> Completion:
+        """Asks for one completion. A refusal for load (429) or an error of the endpoint (5xx) is tried again, after as
+        long as it says (Retry-After).
+
+        Raises:
+          EngineFailure: no answer within a few tries, or an answer that is none.
+        """
+        body = {
+            "model": self.model,
+            "messages": [{"role": role, "content": content} for role, content in self.chat.turns(prompt_ids)],
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": seed,
+            "n": 1,
+            "stream": False,
+        }
+        problems: list[str] = []
+        while len(problems) < TRIES:
+            async with self._room:
+                answer, problem, wait_s = await self._try(body)
+            if problem is None:
+                return _completion(answer, self._url)
+            problems.append(problem)
+            if wait_s is None:
+                break
+            if len(problems) < TRIES:
+                await asyncio.sleep(wait_s or BACKOFF_S * 2 ** (len(problems) - 1) * random.uniform(0.5, 1.5))
+        raise EngineFailure(f"{self._url}: no answer in {len(problems)} tries: {_short(problems)}")
+
+    async def update_weights(self, params: Any, version: int) -> None:
+        """Raises EngineFailure: whose weights these are is not for us to say."""
+        raise EngineFailure(f"{self._url} takes no weights; training needs engine.kind='jax' or 'vllm'")
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _try(self, body: dict[str, Any]) -> tuple[Any, str | None, float | None]:
+        """Returns (answer, None, None), or (None, what went wrong, seconds to wait): 0 own choice, None no use."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                response = await self._http.post(self._url, json=body)
+        except TimeoutError:
+            return None, f"no whole answer in {self.timeout_s:g} s", 0.0
+        except httpx2.HTTPError as error:
+            return None, f"{type(error).__name__} {error}".strip(), 0.0
+        if response.status_code == 200:
+            try:
+                return response.json(), None, None
+            except ValueError:
+                return None, f"not JSON: {response.text[:200]!r}", 0.0
+        problem = f"status {response.status_code}: {response.text[:300]}"
+        if response.status_code in (408, 429) or response.status_code >= 500:
+            return None, problem, _retry_after(response.headers.get("retry-after", ""))
+        return None, problem, None
+
+
+def _retry_after(value: str) -> float:
+    """Seconds, at most a minute; 0.0 if the endpoint does not say (or says a date)."""
+    try:
+        return min(max(float(value), 0.0), LONGEST_WAIT_S)
+    except ValueError:
+        return 0.0
+
+
+def _completion(answer: Any, url: str) -> Completion:
+    """Raises EngineFailure unless the answer is one whole completion."""
+    try:
+        (choice,) = answer["choices"]
+        text, reason = choice["message"]["content"], choice["finish_reason"]
+        if not isinstance(text, str) or reason not in ("stop", "length"):
+            raise ValueError(f"content of type {type(text).__name__}, finish_reason {reason!r}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineFailure(f"{url} gave no whole completion: {type(error).__name__}: {error}") from error
+    return Completion((), (), reason, 0, text=text)
+
+
+def _short(problems: Sequence[str]) -> str:
+    """Each problem once."""
+    return "; ".join(dict.fromkeys(problems))
