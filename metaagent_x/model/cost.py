@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from metaagent_x.model.attention import BLOCK
+from metaagent_x.model.attention import tile_size
 from metaagent_x.model.parameters import Qwen3Config
 
 MASTER = 4  # bytes of a float32 value
@@ -38,12 +38,14 @@ def weights(config: Qwen3Config) -> int:
     return c.num_layers * layer_weights(c) + tables + norms + biases
 
 
-def attention_pairs(length: int, block: int = BLOCK) -> int:
-    """(query, key) pairs of one head in one row that attention computes: all, or by tiles up to the diagonal."""
-    if length <= block:
-        return length * length
-    tiles = math.ceil(length / block)
-    return tiles * (tiles + 1) // 2 * block * block
+def attention_pairs(length: int, tile: int | None = None) -> int:
+    """(query, key) pairs of one head in one row that attention computes: by tiles up to the diagonal.
+
+    `tile` is the largest tile; by default what `attention` takes on this backend.
+    """
+    size = tile_size(length, tile)
+    tiles = math.ceil(length / size)
+    return tiles * (tiles + 1) // 2 * size * size
 
 
 def model_flops(config: Qwen3Config, rows: int, length: int) -> int:
@@ -69,14 +71,11 @@ def train_flops(config: Qwen3Config, rows: int, length: int, scored: int) -> int
     """FLOPs of one forward and backward pass as it is programmed, with what it computes a second time.
 
     Matrices: twice the forward pass, and under remat once more all whose result the backward pass reads (not the last
-    one of a layer). Attention by tiles recomputes its scores in the backward pass: 5 products for 2, with remat
-    "full" 7. The head recomputes its logits (unless one chunk holds all that is scored).
+    one of a layer). Attention recomputes its scores in the backward pass: 5 products for 2, with remat "full" 7. The head recomputes its logits (unless one chunk holds all that is scored).
     """
     c = config
     product = 2 * c.num_heads * c.head_dim * attention_pairs(length)  # scores or mixing, once
-    tiled = length > BLOCK
-    again = {"none": 0, "block": 0 if tiled else 1, "full": 2}[c.remat]
-    attention = product * (2 + (5 if tiled else 4) + again)
+    attention = product * (2 + 5 + (2 if c.remat == "full" else 0))
     last = c.hidden_size * c.intermediate_size
     recomputed = 0 if c.remat == "none" else layer_weights(c) - last
     layer = 2 * length * (3 * layer_weights(c) + recomputed) + attention
@@ -86,15 +85,15 @@ def train_flops(config: Qwen3Config, rows: int, length: int, scored: int) -> int
 def saved_bytes(config: Qwen3Config, rows: int, length: int, tensor: int = 1) -> int | None:
     """Bytes that the layers keep from the forward to the backward pass; None with remat "none", where XLA decides.
 
-    Every layer's input, whole; with remat "block" also what attention returned and its float32 log-sum-exp (by tiles
-    only), its heads split over `tensor` devices.
+    Every layer's input, whole; with remat "block" also what attention returned and its float32 log-sum-exp, its heads
+    split over `tensor` devices.
     """
     c, size = config, np.dtype(config.dtype).itemsize
     if c.remat == "none":
         return None
     kept = c.hidden_size * size
     if c.remat == "block":
-        kept += c.num_heads // tensor * (c.head_dim * size + (MASTER if length > BLOCK else 0))
+        kept += c.num_heads // tensor * (c.head_dim * size + MASTER)
     return rows * length * c.num_layers * kept
 
 
