@@ -71,7 +71,8 @@ def train_flops(config: Qwen3Config, rows: int, length: int, scored: int) -> int
     """FLOPs of one forward and backward pass as it is programmed, with what it computes a second time.
 
     Matrices: twice the forward pass, and under remat once more all whose result the backward pass reads (not the last
-    one of a layer). Attention recomputes its scores in the backward pass: 5 products for 2, with remat "full" 7. The head recomputes its logits (unless one chunk holds all that is scored).
+    one of a layer). Attention recomputes its scores in the backward pass: 5 products for 2, with remat "full" 7. The
+    head recomputes its logits (unless one chunk holds all that is scored).
     """
     c = config
     product = 2 * c.num_heads * c.head_dim * attention_pairs(length)  # scores or mixing, once
