@@ -217,17 +217,20 @@ class Learner:
 
     # ---- compiled
 
-    def _token_scores(self, params: Params, micro: Arrays) -> tuple[jax.Array, jax.Array]:
-        """Log-probs and entropies of the kept columns, both [rows, K]."""
-        hidden = qwen3.forward(params, self._model, micro["tokens"], micro["positions"], micro["segment_ids"])
+    def _token_scores(self, params: Params, micro: Arrays, *, with_entropy: bool = False) -> Any:
+        """Log-probs of the kept columns [rows, K], or (log-probs, entropies)."""
+        hidden = qwen3.forward(
+            params, self._model, micro["tokens"], micro["positions"], micro["segment_ids"],
+            embedded=micro.get("embedded"),
+        )  # fmt: skip
         hidden = jnp.take_along_axis(hidden, micro["columns"][..., None], axis=1)
         return token_logprobs(
-            params, self._model, hidden, micro["targets"], temperature=self._temperature, with_entropy=True
+            params, self._model, hidden, micro["targets"], temperature=self._temperature, with_entropy=with_entropy
         )
 
     def _score_program(self, params: Params, data: Arrays, used: jax.Array) -> jax.Array:
         def body(i: jax.Array, out: jax.Array) -> jax.Array:
-            return out.at[i].set(self._token_scores(params, _take(data, i))[0])
+            return out.at[i].set(self._token_scores(params, _take(data, i)))
 
         return jax.lax.fori_loop(0, used, body, jnp.zeros(data["targets"].shape, jnp.float32))
 
@@ -261,17 +264,33 @@ class Learner:
         return jax.lax.cond(ok, step, lambda same: same, state), sums | report
 
     def _accumulate(self, loss_fn: LossFn, params: Params, data: Arrays, used: jax.Array) -> tuple[Params, Arrays]:
-        grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+        if data["tokens"].shape[0] == 1:  # nothing to add up, and no second set of gradients
+            return self._gradient(loss_fn, params, _take(data, 0))
         zero_sums = jax.tree.map(
             lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(loss_fn, params, _take(data, 0))[1]
         )
 
         def body(i: jax.Array, carry: tuple[Params, Arrays]) -> tuple[Params, Arrays]:
-            (_, stats), grads = grad_fn(params, _take(data, i))
+            grads, stats = self._gradient(loss_fn, params, _take(data, i))
             return self._placed(jax.tree.map(jnp.add, carry[0], grads)), _merge(carry[1], stats)
 
         start = (self._placed(jax.tree.map(jnp.zeros_like, params)), zero_sums)
         return jax.lax.fori_loop(0, used, body, start)
+
+    def _gradient(self, loss_fn: LossFn, params: Params, micro: Arrays) -> tuple[Params, Arrays]:
+        """Of one micro-batch.
+
+        What the look-up of the tokens gives to the embedding's gradient is added in place: differentiating it like the
+        rest would make a second array of that size, and with tied weights a third.
+        """
+
+        def loss(params: Params, embedded: jax.Array) -> tuple[jax.Array, Arrays]:
+            return loss_fn(params, micro | {"embedded": embedded})
+
+        embedded = qwen3.embed_tokens(params, self._model, micro["tokens"])
+        (_, stats), (grads, d_embedded) = jax.value_and_grad(loss, (0, 1), has_aux=True)(params, embedded)
+        embed = grads["embed"].at[micro["tokens"]].add(d_embedded.astype(jnp.float32))
+        return self._placed(grads | {"embed": embed}), stats
 
     def _placed(self, grads: Params) -> Params:
         """Gradients live where their weights live: reduced and scattered in every micro-batch, never whole."""
@@ -281,7 +300,7 @@ class Learner:
 
     def _rl_loss(self, params: Params, micro: Arrays) -> tuple[jax.Array, Arrays]:
         s = self.settings
-        logp, entropy = self._token_scores(params, micro)
+        logp, entropy = self._token_scores(params, micro, with_entropy=True)
         on = micro["mask"]
         gap = jnp.where(on, micro["behaviour"] - micro["engine"], 0.0)
         cap = float(s["correction_cap"])
@@ -306,7 +325,7 @@ class Learner:
         return loss, stats | {"loss": loss}
 
     def _supervised_loss(self, params: Params, micro: Arrays) -> tuple[jax.Array, Arrays]:
-        logp, _ = self._token_scores(params, micro)
+        logp = self._token_scores(params, micro)
         terms = jnp.where(micro["mask"], -micro["weights"] * logp, 0.0)
         loss = terms.sum()
         return loss, {"loss": loss} | _by_role(terms, micro)

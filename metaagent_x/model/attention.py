@@ -18,120 +18,125 @@ from metaagent_x.model.numerics import einsum
 
 Kernel = Callable[[Array, Array, Array, Array, Array], Array]
 
-BLOCK = 512  # queries and keys per tile of the blockwise form; rows up to this length are computed directly
+# Queries and keys of a tile at most. Processors without a cache of their own fast enough for more want small ones.
+TILES = {"cpu": 64}
+TILE = 512  # everywhere else
 SAVED_NAMES = ("attention_out", "attention_lse")  # what remat "block" keeps
 _MASKED = -1e30  # finite, so that no difference of two masked scores is NaN
 
 
-def _visible(query_segments: Array, key_segments: Array, query_positions: Array, key_positions: Array) -> Array:
-    """[B, Q], [B, S] -> bool [B, 1, 1, Q, S]: same segment and not later. True on the diagonal, so no row is empty."""
-    same = query_segments[:, :, None] == key_segments[:, None, :]
-    return (same & (query_positions[:, :, None] >= key_positions[:, None, :]))[:, None, None]
+def tile_size(length: int, largest: int | None = None) -> int:
+    """Rows of `length` are cut into the fewest equal tiles of at most `largest`, by default what suits the backend."""
+    most = largest or TILES.get(jax.default_backend(), TILE)
+    return -(-length // -(-length // most))
 
 
-def _direct(q: Array, k: Array, v: Array, segment_ids: Array, positions: Array) -> Array:
-    """q [B, T, K, G, d], k and v [B, T, K, d] -> [B, T, K, G, d], with all [T, T] scores at once."""
-    scores = einsum("bqkgd,bskd->bkgqs", q, k, out=jnp.float32) * q.shape[-1] ** -0.5
-    scores = jnp.where(_visible(segment_ids, segment_ids, positions, positions), scores, _MASKED)
-    shares = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
-    return checkpoint_name(einsum("bkgqs,bskd->bqkgd", shares, v), "attention_out")
+def _cut(x: Array, size: int) -> Array:
+    """[B, T, ...] -> [n, B, ..., size, d] (or [n, B, size] of [B, T]): one contiguous block per tile, heads first.
+
+    What is short of whole tiles is padded at the right end.
+    """
+    x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % size)] + [(0, 0)] * (x.ndim - 2))
+    x = x.reshape(x.shape[0], -1, size, *x.shape[2:])
+    return x.transpose(1, 0, *range(3, x.ndim - 1), 2, *((x.ndim - 1,) if x.ndim > 3 else ()))
 
 
-def _tile(x: Array, index: Array | int, size: int) -> Array:
-    return lax.dynamic_slice_in_dim(x, index * size, size, axis=1)
+def _joined(x: Array, length: int) -> Array:
+    """[n, B, K, G, size, d] -> [B, length, K, G, d]: undoes `_cut`."""
+    x = x.transpose(1, 0, 4, 2, 3, 5)
+    return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :length]
 
 
-def _tile_scores(q: Array, k: Array, places: tuple[Array, Array], i: Array, j: Array, size: int) -> Array:
-    """Masked float32 scores [B, K, G, size, size] of query tile i against key tile j."""
-    segments, positions = places
-    scores = einsum("bqkgd,bskd->bkgqs", _tile(q, i, size), _tile(k, j, size), out=jnp.float32) * q.shape[-1] ** -0.5
-    visible = _visible(
-        _tile(segments, i, size), _tile(segments, j, size), _tile(positions, i, size), _tile(positions, j, size)
-    )
-    return jnp.where(visible, scores, _MASKED)
+def _visible(segments: tuple[Array, Array], positions: tuple[Array, Array]) -> Array:
+    """Of queries and keys, [B, size] each -> bool [B, 1, 1, size, size]: same segment and not later.
+
+    True on the diagonal, so no row is empty.
+    """
+    same = segments[0][:, :, None] == segments[1][:, None, :]
+    return (same & (positions[0][:, :, None] >= positions[1][:, None, :]))[:, None, None]
 
 
-def _blockwise_forward(
-    q: Array, k: Array, v: Array, segment_ids: Array, positions: Array, size: int
-) -> tuple[Array, tuple[Array, ...]]:
+def _scores(q: Array, k: Array) -> Array:
+    """One tile's float32 scores [B, K, G, size, size], not yet masked."""
+    return einsum("bkgqd,bksd->bkgqs", q, k, out=jnp.float32) * q.shape[-1] ** -0.5
+
+
+def _tiled_forward(q: Array, k: Array, v: Array, segments: Array, positions: Array) -> tuple[Array, tuple[Array, ...]]:
     """Online softmax over key tiles (arXiv:2205.14135, 2307.08691): memory grows with T, not with T squared.
 
     Key tiles right of the diagonal hold only later positions of the same segment and are not visited.
     """
-    batch, length, kv_heads, group, width = q.shape
 
-    def query_tile(i: Array) -> tuple[Array, Array]:
+    def query_tile(tile: tuple[Array, ...]) -> tuple[Array, Array]:
+        i, q_i, segment, position = tile
+
         def key_tile(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             top, total, mixed = carry
-            scores = _tile_scores(q, k, (segment_ids, positions), i, j, size)
-            new_top = jnp.maximum(top, scores.max(axis=-1))
-            shrink, weights = jnp.exp(top - new_top), jnp.exp(scores - new_top[..., None])
-            part = einsum("bkgqs,bskd->bkgqd", weights.astype(v.dtype), _tile(v, j, size), out=jnp.float32)
-            return new_top, total * shrink + weights.sum(axis=-1), mixed * shrink[..., None] + part
+            scores = jnp.where(_visible((segment, segments[j]), (position, positions[j])), _scores(q_i, k[j]), _MASKED)
+            new_top = jnp.maximum(top, scores.max(axis=-1, keepdims=True))
+            shrink, weights = jnp.exp(top - new_top), jnp.exp(scores - new_top)
+            part = einsum("bkgqs,bksd->bkgqd", weights.astype(v.dtype), v[j], out=jnp.float32)
+            return new_top, total * shrink + weights.sum(axis=-1, keepdims=True), mixed * shrink + part
 
-        shape = (batch, kv_heads, group, size)
-        start = (jnp.full(shape, _MASKED), jnp.zeros(shape), jnp.zeros((*shape, width)))
+        column = (*q_i.shape[:-1], 1)
+        start = (jnp.full(column, _MASKED), jnp.zeros(column), jnp.zeros(q_i.shape))
         top, total, mixed = lax.fori_loop(0, i + 1, key_tile, start)
-        return (mixed / total[..., None]).astype(q.dtype), top + jnp.log(total)
+        return (mixed / total).astype(q.dtype), top + jnp.log(total)
 
-    out, lse = lax.map(query_tile, jnp.arange(length // size))  # [n, B, K, G, size, d], [n, B, K, G, size]
-    out = out.transpose(1, 0, 4, 2, 3, 5).reshape(q.shape)
+    out, lse = lax.map(query_tile, (jnp.arange(q.shape[0]), q, segments, positions))
     out, lse = checkpoint_name(out, SAVED_NAMES[0]), checkpoint_name(lse, SAVED_NAMES[1])
-    return out, (q, k, v, segment_ids, positions, out, lse)
+    return out, (q, k, v, segments, positions, out, lse)
 
 
-def _blockwise_backward(size: int, saved: tuple[Array, ...], d_out: Array) -> tuple[Array | np.ndarray, ...]:
+def _tiled_backward(saved: tuple[Array, ...], d_out: Array) -> tuple[Array | np.ndarray, ...]:
     """Recomputes each tile's weights from the saved log-sum-exp and adds up the three gradients in float32."""
-    q, k, v, segment_ids, positions, out, lse = saved
-    scale, tiles = q.shape[-1] ** -0.5, q.shape[1] // size
+    q, k, v, segments, positions, out, lse = saved
+    scale = q.shape[-1] ** -0.5
     # Sum over the row of weight times its own gradient: the softmax's Jacobian needs only this.
-    delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)  # [B, T, K, G]
+    delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1, keepdims=True)
 
-    def query_tile(i: Array, grads: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        d_out_i, delta_i = _tile(d_out, i, size), _tile(delta, i, size).transpose(0, 2, 3, 1)
+    def query_tile(grads: tuple[Array, Array], tile: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        i, q_i, segment, position, lse_i, delta_i, d_out_i = tile
 
-        def key_tile(j: Array, grads: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            dq, dk, dv = grads
-            weights = jnp.exp(_tile_scores(q, k, (segment_ids, positions), i, j, size) - lse[i][..., None])
-            d_weights = einsum("bqkgd,bskd->bkgqs", d_out_i, _tile(v, j, size), out=jnp.float32)
-            d_scores = (weights * (d_weights - delta_i[..., None]) * scale).astype(q.dtype)
-            dq_part = einsum("bkgqs,bskd->bqkgd", d_scores, _tile(k, j, size), out=jnp.float32)
-            dk_part = einsum("bkgqs,bqkgd->bskd", d_scores, _tile(q, i, size), out=jnp.float32)
-            dv_part = einsum("bkgqs,bqkgd->bskd", weights.astype(v.dtype), d_out_i, out=jnp.float32)
-            return _add_tile(dq, dq_part, i, size), _add_tile(dk, dk_part, j, size), _add_tile(dv, dv_part, j, size)
+        def key_tile(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            dq, dk, dv = carry
+            seen = _visible((segment, segments[j]), (position, positions[j]))
+            weights = jnp.exp(jnp.where(seen, _scores(q_i, k[j]), _MASKED) - lse_i)
+            d_weights = einsum("bkgqd,bksd->bkgqs", d_out_i, v[j], out=jnp.float32)
+            d_scores = (weights * (d_weights - delta_i)).astype(q.dtype)
+            dq += einsum("bkgqs,bksd->bkgqd", d_scores, k[j], out=jnp.float32)
+            dk = dk.at[j].add(einsum("bkgqs,bkgqd->bksd", d_scores, q_i, out=jnp.float32))
+            dv = dv.at[j].add(einsum("bkgqs,bkgqd->bksd", weights.astype(v.dtype), d_out_i, out=jnp.float32))
+            return dq, dk, dv
 
-        return lax.fori_loop(0, i + 1, key_tile, grads)
+        dq, dk, dv = lax.fori_loop(0, i + 1, key_tile, (jnp.zeros(q_i.shape), *grads))
+        return (dk, dv), (dq * scale).astype(q.dtype)
 
-    zeros = tuple(jnp.zeros(x.shape, jnp.float32) for x in (q, k, v))
-    dq, dk, dv = lax.fori_loop(0, tiles, query_tile, zeros)
-    no_gradient = tuple(np.zeros(x.shape, jax.dtypes.float0) for x in (segment_ids, positions))
-    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), *no_gradient
-
-
-def _add_tile(whole: Array, part: Array, index: Array, size: int) -> Array:
-    return lax.dynamic_update_slice_in_dim(whole, _tile(whole, index, size) + part, index * size, axis=1)
-
-
-def _blockwise_value(q: Array, k: Array, v: Array, segment_ids: Array, positions: Array, size: int) -> Array:
-    return _blockwise_forward(q, k, v, segment_ids, positions, size)[0]
+    start = (jnp.zeros(k.shape), jnp.zeros(v.shape))
+    tiles = (jnp.arange(q.shape[0]), q, segments, positions, lse, delta, d_out)
+    (dk, dv), dq = lax.scan(query_tile, start, tiles)
+    no_gradient = tuple(np.zeros(x.shape, jax.dtypes.float0) for x in (segments, positions))
+    return dq, (dk * scale).astype(k.dtype), dv.astype(v.dtype), *no_gradient
 
 
-_blockwise = jax.custom_vjp(_blockwise_value, nondiff_argnums=(5,))
-_blockwise.defvjp(_blockwise_forward, _blockwise_backward)
+@jax.custom_vjp
+def _tiled(q: Array, k: Array, v: Array, segments: Array, positions: Array) -> Array:
+    """q [n, B, K, G, size, d], k and v [n, B, K, size, d], segments and positions [n, B, size] -> like q."""
+    return _tiled_forward(q, k, v, segments, positions)[0]
 
 
-def xla_attention(q: Array, k: Array, v: Array, segment_ids: Array, positions: Array, *, block: int = BLOCK) -> Array:
-    """The reference kernel: any device, any length; direct up to one block, blockwise beyond. See `attention`."""
-    length, kv_heads = q.shape[1], k.shape[2]
-    grouped = q.reshape(*q.shape[:2], kv_heads, -1, q.shape[-1])
-    if length <= block:
-        return _direct(grouped, k, v, segment_ids, positions).reshape(q.shape)
+_tiled.defvjp(_tiled_forward, _tiled_backward)
+
+
+def xla_attention(
+    q: Array, k: Array, v: Array, segment_ids: Array, positions: Array, *, tile: int | None = None
+) -> Array:
+    """The reference kernel: any device, any length, by tiles of `tile_size(T, tile)`. See `attention`."""
+    length, size = q.shape[1], tile_size(q.shape[1], tile)
+    grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
     # Padding joins segment 0 at the right end; no real token sees it, and its outputs are cut off.
-    extra = -length % block
-    grouped, k, v, segment_ids, positions = (
-        jnp.pad(x, [(0, 0), (0, extra)] + [(0, 0)] * (x.ndim - 2)) for x in (grouped, k, v, segment_ids, positions)
-    )
-    return _blockwise(grouped, k, v, segment_ids, positions, block)[:, :length].reshape(q.shape)
+    cut = (_cut(x, size) for x in (grouped, k, v, segment_ids, positions))
+    return _joined(_tiled(*cut), length).reshape(q.shape)
 
 
 KERNELS: dict[str, Kernel] = {"xla": xla_attention, "cudnn": cudnn_attention}

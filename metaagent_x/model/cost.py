@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from metaagent_x.model.attention import BLOCK
+from metaagent_x.model.attention import tile_size
 from metaagent_x.model.attention_cudnn import MAX_SEGMENTS
 from metaagent_x.model.parameters import Qwen3Config
 
@@ -39,12 +39,14 @@ def weights(config: Qwen3Config) -> int:
     return c.num_layers * layer_weights(c) + tables + norms + biases
 
 
-def attention_pairs(length: int, block: int = BLOCK) -> int:
-    """(query, key) pairs of one head in one row that attention computes: all, or by tiles up to the diagonal."""
-    if length <= block:
-        return length * length
-    tiles = math.ceil(length / block)
-    return tiles * (tiles + 1) // 2 * block * block
+def attention_pairs(length: int, tile: int | None = None) -> int:
+    """(query, key) pairs of one head in one row that attention computes: by tiles up to the diagonal.
+
+    `tile` is the largest tile; by default what `attention` takes on this backend.
+    """
+    size = tile_size(length, tile)
+    tiles = math.ceil(length / size)
+    return tiles * (tiles + 1) // 2 * size * size
 
 
 def model_flops(config: Qwen3Config, rows: int, length: int) -> int:
@@ -70,14 +72,12 @@ def train_flops(config: Qwen3Config, rows: int, length: int, scored: int) -> int
     """FLOPs of one forward and backward pass as it is programmed, with what it computes a second time.
 
     Matrices: twice the forward pass, and under remat once more all whose result the backward pass reads (not the last
-    one of a layer). Attention by tiles recomputes its scores in the backward pass: 5 products for 2, with remat
-    "full" 7. The head recomputes its logits (unless one chunk holds all that is scored).
+    one of a layer). Attention recomputes its scores in the backward pass: 5 products for 2, with remat "full" 7. The
+    head recomputes its logits (unless one chunk holds all that is scored).
     """
     c = config
     product = 2 * c.num_heads * c.head_dim * attention_pairs(length)  # scores or mixing, once
-    tiled = length > BLOCK or c.attention == "cudnn"
-    again = {"none": 0, "block": 0 if tiled else 1, "full": 2}[c.remat]
-    attention = product * (2 + (5 if tiled else 4) + again)
+    attention = product * (2 + 5 + (2 if c.remat == "full" else 0))
     last = c.hidden_size * c.intermediate_size
     recomputed = 0 if c.remat == "none" else layer_weights(c) - last
     layer = 2 * length * (3 * layer_weights(c) + recomputed) + attention
@@ -95,7 +95,7 @@ def saved_bytes(config: Qwen3Config, rows: int, length: int, tensor: int = 1) ->
         return None
     kept = c.hidden_size * size
     if c.remat == "block":
-        copies = MAX_SEGMENTS if c.attention == "cudnn" else int(length > BLOCK)
+        copies = MAX_SEGMENTS if c.attention == "cudnn" else 1
         kept += c.num_heads // tensor * (c.head_dim * size + MASTER * copies)
     return rows * length * c.num_layers * kept
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 
 from metaagent_x.model import sharding
 from metaagent_x.model.numerics import einsum
@@ -44,8 +45,9 @@ def token_logprobs(
 ) -> Any:
     """Log-probability of each target under the policy at `temperature`, in float32.
 
-    Works on `chunk` tokens at a time, forward and backward; the backward pass recomputes the logits. If `hidden` is
-    [R, T, D] each chunk takes columns of all rows, so that rows split over devices stay where they are.
+    Works on `chunk` tokens at a time, forward and backward; the backward pass recomputes the logits, unless one chunk
+    holds all tokens: then they are kept, which takes no more memory. If `hidden` is [R, T, D] each chunk takes columns
+    of all rows, so that rows split over devices stay where they are.
 
     Args:
         params: the tree of `qwen3.init`.
@@ -54,7 +56,8 @@ def token_logprobs(
         targets: [...] ids to score (already shifted: the token that follows each hidden state).
         temperature: divides the logits, in float32.
         chunk: tokens scored at once.
-        with_entropy: also return the entropy of each distribution, in nats.
+        with_entropy: also return the entropy of each distribution, in nats. Its gradient costs nothing where it is not
+            asked for.
 
     Returns:
         [...] float32 log-probs, or (log-probs, entropies) if `with_entropy`.
@@ -75,9 +78,9 @@ def token_logprobs(
     extra = -columns % width
     flat = jnp.pad(hidden.reshape(rows, columns, hidden.shape[-1]), ((0, 0), (0, extra), (0, 0)))
     wanted = jnp.pad(targets.reshape(rows, columns), ((0, 0), (0, extra)))
-    logp, entropy = _score(flat, weight, wanted, float(temperature), width, config.compute_dtype)
-    logp, entropy = (x[:, :columns].reshape(targets.shape) for x in (logp, entropy))
-    return (logp, entropy) if with_entropy else logp
+    scores = _score(flat, weight, wanted, float(temperature), width, config.compute_dtype, with_entropy)
+    logp, *entropy = (x[:, :columns].reshape(targets.shape) for x in scores)
+    return (logp, *entropy) if with_entropy else logp
 
 
 def _chunks(x: Array, width: int) -> Array:
@@ -104,28 +107,53 @@ def _is_target(logits: Array, targets: Array) -> Array:
     return lax.broadcasted_iota(targets.dtype, logits.shape, 2) == targets[..., None]
 
 
-def _score_forward(
-    hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str
-) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    """hidden [R, N, D], weight [V, D], targets [R, N] -> (log-probs, entropies), both [R, N], and what to keep."""
+def _score_chunk(hidden: Array, low: Array, targets: Array, temperature: float, with_entropy: bool) -> tuple[Any, ...]:
+    """([R, width] log-probs and, if asked for, entropies), [R, width] log-sum-exps, [R, width, V] logits."""
+    logits = _scaled_logits(hidden.astype(low.dtype), low, temperature)
+    lse = jax.nn.logsumexp(logits, axis=-1)
+    scores = (jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1) - lse,)
+    if with_entropy:
+        scores += (lse - jnp.sum(jnp.exp(logits - lse[..., None]) * logits, axis=-1),)
+    return scores, lse, logits
+
+
+def _score_value(
+    hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str, with_entropy: bool
+) -> tuple[Array, ...]:
+    """hidden [R, N, D], weight [V, D], targets [R, N] -> (log-probs, and entropies if asked for), all [R, N]."""
+    return _scored(hidden, weight, targets, temperature, width, dtype, with_entropy)[0]
+
+
+def _scored(
+    hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str, with_entropy: bool
+) -> tuple[tuple[Array, ...], Array, Array | None]:
+    """Scores, log-sum-exps [R, N], and the logits [R, N, V] if one chunk holds them all."""
     low = _whole(weight, dtype)
+    if width == hidden.shape[1]:
+        return _score_chunk(hidden, low, targets, temperature, with_entropy)
 
-    def score(part: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-        logits = _scaled_logits(part[0].astype(dtype), low, temperature)
-        lse = jax.nn.logsumexp(logits, axis=-1)
-        wanted = jnp.sum(jnp.where(_is_target(logits, part[1]), logits, 0.0), axis=-1)
-        mean = jnp.sum(jnp.exp(logits - lse[..., None]) * logits, axis=-1)
-        return wanted - lse, lse - mean, lse
+    def score(part: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
+        return _score_chunk(part[0], low, part[1], temperature, with_entropy)[:2]
 
-    logp, entropy, lse = (_joined(x) for x in lax.map(score, (_chunks(hidden, width), _chunks(targets, width))))
-    return (logp, entropy), (hidden, weight, targets, lse, entropy)
+    scores, lse = lax.map(score, (_chunks(hidden, width), _chunks(targets, width)))
+    return tuple(_joined(x) for x in scores), _joined(lse), None
+
+
+def _score_forward(
+    hidden: Any, weight: Any, targets: Any, temperature: float, width: int, dtype: str, with_entropy: bool
+) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+    """The values, and what to keep. Operands come with a mark whether they are differentiated; all of them are."""
+    operands = (hidden.value, weight.value, targets.value)
+    scores, lse, logits = _scored(*operands, temperature, width, dtype, with_entropy)
+    return scores, (*operands, lse, *scores[1:], logits)
 
 
 def _score_backward(
-    temperature: float, width: int, dtype: str, saved: tuple[Array, ...], grads: tuple[Array, Array]
+    temperature: float, width: int, dtype: str, with_entropy: bool, saved: tuple[Any, ...], grads: tuple[Any, ...]
 ) -> tuple[Array, Array, np.ndarray]:
-    """d logp = onehot - p; d entropy = -p (log p + entropy). The weight's gradient adds up in float32."""
-    hidden, weight, targets, lse, entropy = saved
+    """d logp = onehot - p; d entropy = -p (log p + entropy), left out where nothing depends on the entropies."""
+    hidden, weight, targets, lse, *entropy, kept = saved
+    d_logp, d_entropy = _given(grads[0], lse), [g for g in grads[1:] if not isinstance(g, SymbolicZero)]
     low = _whole(weight, dtype)
     # Every device adds up the gradient of its own rows; they are put together after the last chunk. Left to itself the
     # compiler sends the whole matrix, and the logits' gradient, between the devices in every chunk.
@@ -137,28 +165,41 @@ def _score_backward(
     def placed(d_weight: Array) -> Array:
         return sharding.constrain(d_weight, "batch" if parts > 1 else None, "vocab", None)
 
-    def step(d_weight: Array, part: tuple[Array, ...]) -> tuple[Array, Array]:
-        h, wanted, log_total, ent, d_logp, d_ent = part
-        h = h.astype(dtype)
-        logits = _scaled_logits(h, low, temperature)
+    def chunk(
+        h: Array, logits: Array, wanted: Array, log_total: Array, d_logp: Array, *ent: Array
+    ) -> tuple[Array, Array]:
+        """Gradients of the matrix, one part a device, and of the hidden states."""
         logp = logits - log_total[..., None]
         p = jnp.exp(logp)
-        d_logits = d_logp[..., None] * (_is_target(logits, wanted) - p) - d_ent[..., None] * p * (logp + ent[..., None])
-        d_logits = (d_logits / temperature).astype(dtype)
-        d_weight = placed(d_weight + einsum("gtv,gtd->gvd", own(d_logits), own(h), out=jnp.float32))
+        d_logits = d_logp[..., None] * (_is_target(logits, wanted) - p)
+        if ent:
+            d_logits -= ent[1][..., None] * p * (logp + ent[0][..., None])
+        # As an array of its own: merged into the two products that read it, it would be computed twice.
+        d_logits = lax.optimization_barrier((d_logits / temperature).astype(dtype))
+        d_weight = einsum("gtv,gtd->gvd", own(d_logits), own(h.astype(dtype)), out=jnp.float32)
         return d_weight, einsum("rtv,vd->rtd", d_logits, low, out=jnp.float32).astype(hidden.dtype)
 
-    chunks = tuple(_chunks(x, width) for x in (hidden, targets, lse, entropy, *grads))
-    d_weight, d_hidden = lax.scan(step, placed(jnp.zeros((parts, *weight.shape), jnp.float32)), chunks)
-    d_weight = sharding.constrain(d_weight.sum(0), "vocab", "embed").astype(weight.dtype)
-    return _joined(d_hidden), d_weight, np.zeros(targets.shape, jax.dtypes.float0)
+    columns = (targets, lse, d_logp, *((entropy[0], *d_entropy) if d_entropy else ()))
+    if kept is not None:
+        d_weight, d_hidden = chunk(hidden, kept, *columns)
+        d_weight = placed(d_weight)
+    else:
+
+        def step(d_weight: Array, part: tuple[Array, ...]) -> tuple[Array, Array]:
+            logits = _scaled_logits(part[0].astype(dtype), low, temperature)
+            more, d_hidden = chunk(part[0], logits, *part[1:])
+            return placed(d_weight + more), d_hidden
+
+        start = placed(jnp.zeros((parts, *weight.shape), jnp.float32))
+        d_weight, d_hidden = lax.scan(step, start, tuple(_chunks(x, width) for x in (hidden, *columns)))
+        d_hidden = _joined(d_hidden)
+    d_weight = sharding.constrain(d_weight.sum(0) if parts > 1 else d_weight[0], "vocab", "embed").astype(weight.dtype)
+    return d_hidden, d_weight, np.zeros(targets.shape, jax.dtypes.float0)
 
 
-def _score_value(
-    hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str
-) -> tuple[Array, Array]:
-    return _score_forward(hidden, weight, targets, temperature, width, dtype)[0]
+def _given(grad: Any, like: Array) -> Array:
+    return jnp.zeros_like(like) if isinstance(grad, SymbolicZero) else grad
 
 
-_score = jax.custom_vjp(_score_value, nondiff_argnums=(3, 4, 5))
-_score.defvjp(_score_forward, _score_backward)
+_score = jax.custom_vjp(_score_value, nondiff_argnums=(3, 4, 5, 6))
+_score.defvjp(_score_forward, _score_backward, symbolic_zeros=True)

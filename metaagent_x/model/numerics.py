@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 
@@ -24,28 +28,128 @@ def einsum(spec: str, a: Array, b: Array, *, out: jax.typing.DTypeLike | None = 
     """
     if a.dtype != b.dtype:
         raise TypeError(f"einsum {spec!r} got {a.dtype} and {b.dtype}; cast both to the compute dtype first")
-    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else lax.Precision.DEFAULT
-    return jnp.einsum(spec, a, b, precision=precision, preferred_element_type=out)
+    return jnp.einsum(spec, a, b, precision=_precision(a), preferred_element_type=out)
 
 
+def _precision(x: Array) -> lax.Precision:
+    return lax.Precision.HIGHEST if x.dtype == jnp.float32 else lax.Precision.DEFAULT
+
+
+def _contract(a: Array, b: Array, a_axes: Sequence[int], b_axes: Sequence[int]) -> Array:
+    if a.dtype != b.dtype:
+        raise TypeError(f"a product got {a.dtype} and {b.dtype}; cast both to the compute dtype first")
+    return lax.dot_general(a, b, ((tuple(a_axes), tuple(b_axes)), ((), ())), precision=_precision(a))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def rms_norm(x: Array, scale: Array, eps: float) -> Array:
-    """RMS normalisation over the last axis, in the cast order of the published model: float32, cast, then scale."""
+    """RMS normalisation over the last axis, in the cast order of the published model: float32, cast, then scale.
+
+    The gradient keeps x and recomputes the rest: left to itself, JAX keeps four arrays of that size.
+    """
+    return _normal(x, eps)[0].astype(x.dtype) * scale.astype(x.dtype)
+
+
+def _normal(x: Array, eps: float) -> tuple[Array, Array]:
     x32 = x.astype(jnp.float32)
-    normal = x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
-    return normal.astype(x.dtype) * scale.astype(x.dtype)
+    rate = lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return x32 * rate, rate
 
 
+def _rms_norm_forward(x: Array, scale: Array, eps: float) -> tuple[Array, tuple[Array, Array]]:
+    return rms_norm(x, scale, eps), (x, scale)
+
+
+def _rms_norm_backward(eps: float, saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
+    x, scale = saved
+    normal, rate = _normal(x, eps)
+    d_out = d_out.astype(jnp.float32)
+    d_normal = d_out * scale.astype(x.dtype).astype(jnp.float32)
+    d_x = rate * (d_normal - normal * jnp.mean(d_normal * normal, axis=-1, keepdims=True))
+    d_scale = jnp.sum(d_out * normal.astype(x.dtype).astype(jnp.float32), axis=tuple(range(x.ndim - 1)))
+    return d_x.astype(x.dtype), d_scale.astype(scale.dtype)
+
+
+rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def rope(x: Array, positions: Array, theta: float) -> Array:
     """Rotates each head by its position, in float32: half-split layout (first half with second half), as published.
+
+    The gradient is the rotation back.
 
     Args:
         x: [..., H, d], d even.
         positions: [...], whole numbers.
         theta: base of the geometric series of wavelengths.
     """
+    return _rotate(x, positions, theta, 1.0)
+
+
+def _rotate(x: Array, positions: Array, theta: float, sense: float) -> Array:
     half = x.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    cos, sin = jnp.cos(angles), jnp.sin(angles) * sense
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def _rope_forward(x: Array, positions: Array, theta: float) -> tuple[Array, Array]:
+    return rope(x, positions, theta), positions
+
+
+def _rope_backward(theta: float, positions: Array, d_out: Array) -> tuple[Array, np.ndarray]:
+    return _rotate(d_out, positions, theta, -1.0), np.zeros(positions.shape, jax.dtypes.float0)
+
+
+rope.defvjp(_rope_forward, _rope_backward)
+
+
+@jax.custom_vjp
+def swiglu(gate: Array, up: Array) -> Array:
+    """silu(gate) * up, in the operands' dtype. The gradient keeps the two operands and nothing else."""
+    return jax.nn.silu(gate) * up
+
+
+def _swiglu_forward(gate: Array, up: Array) -> tuple[Array, tuple[Array, Array]]:
+    return swiglu(gate, up), (gate, up)
+
+
+def _swiglu_backward(saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
+    gate, up = saved
+    share = jax.nn.sigmoid(gate)
+    silu = gate * share
+    # As arrays of their own: merged into the products that read them, exponentials would be computed several times.
+    return lax.optimization_barrier((d_out * up * (share + silu * (1 - share)), d_out * silu))
+
+
+swiglu.defvjp(_swiglu_forward, _swiglu_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def linear(x: Array, weight: Array, axes: int = 1) -> Array:
+    """Sums the last `axes` axes of x over the first ones of weight: [..., *in] and [*in, *out] -> [..., *out].
+
+    Same value as `einsum`. The weight's gradient is written as x^T d_out: JAX's own is (d_out^T x)^T, for which the CPU
+    compiler transposes d_out, together with everything elementwise that leads to it.
+
+    Raises:
+        TypeError: see `einsum`.
+    """
+    return _contract(x, weight, range(x.ndim - axes, x.ndim), range(axes))
+
+
+def _linear_forward(x: Array, weight: Array, axes: int) -> tuple[Array, tuple[Array, Array]]:
+    return linear(x, weight, axes), (x, weight)
+
+
+def _linear_backward(axes: int, saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
+    x, weight = saved
+    leading, outs = x.ndim - axes, weight.ndim - axes
+    d_x = _contract(d_out, weight, range(d_out.ndim - outs, d_out.ndim), range(axes, weight.ndim))
+    return d_x, _contract(x, d_out, range(leading), range(leading))
+
+
+linear.defvjp(_linear_forward, _linear_backward)

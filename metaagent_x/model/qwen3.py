@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from metaagent_x.model import attention as attention_lib
 from metaagent_x.model import sharding
-from metaagent_x.model.numerics import einsum, rms_norm, rope
+from metaagent_x.model.numerics import linear, rms_norm, rope, swiglu
 from metaagent_x.model.parameters import Params, Qwen3Config, abstract_params, split_params
 
 __all__ = ["Params", "Qwen3Config", "abstract_params", "cast", "embed_tokens", "forward", "init", "layer_forward"]
@@ -56,16 +56,16 @@ def layer_forward(layer: Params, config: Qwen3Config, x: Array, positions: Array
         [..., D].
     """
     h = rms_norm(x, layer["attn_norm"], config.rms_norm_eps)
-    q, k, v = (einsum("...d,dhk->...hk", h, layer[name]) for name in "qkv")
+    q, k, v = (linear(h, layer[name]) for name in "qkv")
     if config.qkv_bias:
         q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
     if config.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], config.rms_norm_eps), rms_norm(k, layer["k_norm"], config.rms_norm_eps)
     mixed = attend(rope(q, positions, config.rope_theta), rope(k, positions, config.rope_theta), v)
-    x = x + einsum("...hk,hkd->...d", mixed, layer["o"])
+    x = x + linear(mixed, layer["o"], 2)
     h = rms_norm(x, layer["mlp_norm"], config.rms_norm_eps)
-    gated = jax.nn.silu(einsum("...d,df->...f", h, layer["gate"])) * einsum("...d,df->...f", h, layer["up"])
-    return x + einsum("...f,fd->...d", gated, layer["down"])
+    gated = swiglu(linear(h, layer["gate"]), linear(h, layer["up"]))
+    return x + linear(gated, layer["down"])
 
 
 def embed_tokens(params: Params, config: Qwen3Config, tokens: Array) -> Array:
@@ -73,7 +73,15 @@ def embed_tokens(params: Params, config: Qwen3Config, tokens: Array) -> Array:
     return params["embed"][tokens].astype(config.dtype)
 
 
-def forward(params: Params, config: Qwen3Config, tokens: Array, positions: Array, segment_ids: Array) -> Array:
+def forward(
+    params: Params,
+    config: Qwen3Config,
+    tokens: Array,
+    positions: Array,
+    segment_ids: Array,
+    *,
+    embedded: Array | None = None,
+) -> Array:
     """Runs the network over packed rows.
 
     A token attends to itself and to the tokens of its own segment at smaller positions. Segment 0 is padding: its
@@ -85,6 +93,7 @@ def forward(params: Params, config: Qwen3Config, tokens: Array, positions: Array
         tokens: [B, T] ids.
         positions: [B, T]; within a segment they rise from left to right (the first token of a trajectory has 0).
         segment_ids: [B, T]; equal ids in a row belong together.
+        embedded: [B, T, D] of `embed_tokens`, for a caller that differentiates by it; looked up here by default.
 
     Returns:
         hidden [B, T, D] in compute dtype, after the final norm; `logprobs` turns it into scores.
@@ -106,7 +115,7 @@ def forward(params: Params, config: Qwen3Config, tokens: Array, positions: Array
 
     if config.remat != "none":
         body = jax.checkpoint(body, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
-    x = sharding.constrain_batch(embed_tokens(params, config, tokens))
+    x = sharding.constrain_batch(embed_tokens(params, config, tokens) if embedded is None else embedded)
     # One cast for all layers: casting inside the scan would read the float32 weights once more per layer and pass.
     x, _ = jax.lax.scan(body, x, cast(params["layers"], config.dtype))
     return rms_norm(x, params["norm"], config.rms_norm_eps)

@@ -38,24 +38,30 @@ def test_published_sizes() -> None:
 
 
 def test_flops_by_hand() -> None:
-    """One row of 4 tokens, 3 scored, scores of all 16 pairs: per layer 2 x 4 x 576 and 2 x (2 x 4 x 2 x 16)."""
+    """One row of 4 tokens, 3 scored, scores of all 16 pairs: per layer 2 x 4 x 576 and 2 x (2 x 4 x 2 x 16).
+
+    Backward, attention has 5 products where forward it has 2.
+    """
     assert cost.score_flops(SMALL, 1, 4, 3) == 2 * (4608 + 512) + 2 * 3 * 80
-    assert cost.train_flops(SMALL, 1, 4, 3) == 2 * (3 * 4608 + 3 * 512) + 4 * 2 * 3 * 80
-    block = dataclasses.replace(SMALL, remat="block")  # again: all matrices but the last (8 x 16), and the scores
-    assert cost.train_flops(block, 1, 4, 3) - cost.train_flops(SMALL, 1, 4, 3) == 2 * (4608 - 2 * 4 * 128 + 256)
+    assert cost.train_flops(SMALL, 1, 4, 3) == 2 * (3 * 4608 + 7 * 256) + 4 * 2 * 3 * 80
+    block = dataclasses.replace(SMALL, remat="block")  # again: all matrices but the last (8 x 16)
+    assert cost.train_flops(block, 1, 4, 3) - cost.train_flops(SMALL, 1, 4, 3) == 2 * (4608 - 2 * 4 * 128)
+    full = dataclasses.replace(SMALL, remat="full")  # and both products of attention
+    assert cost.train_flops(full, 1, 4, 3) - cost.train_flops(block, 1, 4, 3) == 2 * 512
     assert cost.train_flops(block, 5, 4, 3) == 5 * cost.train_flops(block, 1, 4, 3)
     assert cost.model_flops(SMALL, 1, 4) == 3 * (4 * 2 * (2 * 576 + 80) + 4 * 2 * 4 * 2 * 8)  # 8 of 16 pairs
 
 
 def test_pairs_are_counted_by_tiles_of_the_kernel() -> None:
-    assert [cost.attention_pairs(n, block=2) for n in (1, 2, 3, 4, 5)] == [1, 4, 12, 12, 24]
+    assert [cost.attention_pairs(n, tile=2) for n in (1, 2, 3, 4, 5)] == [1, 4, 12, 12, 24]
+    assert cost.attention_pairs(9, tile=4) == 6 * 3 * 3  # three equal tiles, not two full ones and a rest
 
 
 def test_bytes_by_hand() -> None:
     low = dataclasses.replace(SMALL, compute_dtype="bfloat16", remat="full")
     assert cost.saved_bytes(low, 3, 5) == 3 * 5 * 2 * 8 * 2
     block = dataclasses.replace(low, remat="block")
-    assert cost.saved_bytes(block, 3, 5) == 3 * 5 * 2 * (16 + 16)
+    assert cost.saved_bytes(block, 3, 5) == 3 * 5 * 2 * (16 + 16 + 4 * 4)
     assert cost.saved_bytes(block, 1, 1024) == 1024 * 2 * (16 + 16 + 4 * 4)
     assert cost.saved_bytes(block, 1, 1024, tensor=2) == 1024 * 2 * (16 + 8 + 2 * 4)
     assert cost.saved_bytes(dataclasses.replace(low, remat="none"), 3, 5) is None

@@ -106,12 +106,12 @@ def test_each_remat_policy_keeps_what_it_says(config, params):
         return sum(x.size for x in jax.tree.leaves(backward))
 
     out = config.num_layers * 64 * config.num_heads * config.head_dim
-    assert kept("block") - kept("full") == out
+    assert kept("block") - kept("full") == out + config.num_layers * 64 * config.num_heads  # and the log-sum-exp
     assert kept("none") - kept("block") > 4 * out
 
 
 def test_remat_block_never_runs_attention_twice(config, params, monkeypatch):
-    monkeypatch.setitem(attention.KERNELS, "xla", functools.partial(attention.xla_attention, block=16))
+    monkeypatch.setitem(attention.KERNELS, "xla", functools.partial(attention.xla_attention, tile=16))
 
     def loops(remat):
         chosen = dataclasses.replace(config, remat=remat)
@@ -146,7 +146,7 @@ def test_layers_compute_in_bfloat16_when_asked(config, params):
     text = str(jax.make_jaxpr(lambda p: qwen3.forward(p, low, tokens, positions, segments))(params))
     results = [line.split(":", 1)[1].split()[0] for line in text.splitlines() if "= dot_general" in line]
     assert len(results) == 9  # q, k, v, o, gate, up, down, scores, mix
-    assert sum(r.startswith("bf16") for r in results) == 8  # all but the scores
+    assert sum(r.startswith("bf16") for r in results) == 7  # scores and mix add up in float32
     exact = forward(params, config, tokens, positions, segments)
     assert 1e-4 < np.abs(np.asarray(hidden, np.float32) - exact).max() < 0.2
 

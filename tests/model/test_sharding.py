@@ -40,7 +40,7 @@ def single(config):
 def test_meshes_of_eight_equal_one_device(config, single, fsdp, tensor, monkeypatch):
     """With tensor 4 there are two key heads for four devices: they are kept whole."""
     if tensor == 2:  # one mesh runs the blockwise kernel and remat too
-        monkeypatch.setitem(attention.KERNELS, "xla", functools.partial(attention.xla_attention, block=8))
+        monkeypatch.setitem(attention.KERNELS, "xla", functools.partial(attention.xla_attention, tile=8))
         config = dataclasses.replace(config, remat="block")
     params, want, want_grads = single
     mesh = sharding.make_mesh(fsdp, tensor)

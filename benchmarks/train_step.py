@@ -1,0 +1,324 @@
+"""One learner update against `transformers` and torch autograd on the CPU: same float32 weights, batch and loss.
+
+  pip install -r benchmarks/requirements.txt
+  python -m benchmarks.train_step                # prints a table; needs 20 GB of memory for the slice of 4B
+  python -m benchmarks.train_step tiny           # only the tiny model
+  python -m benchmarks.train_step --append       # also adds the table to benchmarks/RESULTS.md
+
+Ours is `Learner.update`, what a run calls: packed arrays to the device, forward, backward, clip, AdamW, metrics back.
+The other side is Qwen3ForCausalLM with sdpa attention in the same order, with torch's fastest parts for it: logits of
+scored positions only, `cross_entropy`, fused AdamW, a causal flag instead of a mask where every row is one trajectory,
+and the number of threads that it is fastest with. Neither side recomputes layers. Both must agree on loss and gradient.
+
+Each side is a process of its own and they step in turn, so that a busy machine slows both. Memory is the peak of the
+process's resident set during a step above what it held before: weights and moments are there before, gradients are not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import gc
+import math
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import time
+from importlib.metadata import version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import numpy as np
+
+from metaagent_x import config
+from metaagent_x.learner.packing import Batch, pack
+from metaagent_x.model.parameters import Qwen3Config, abstract_params
+from metaagent_x.rollout.tree import Trajectory
+
+TINY = Qwen3Config(
+    vocab_size=512, hidden_size=128, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=32, intermediate_size=192
+)
+SLICE = Qwen3Config(  # of Qwen3-4B
+    vocab_size=151_936, hidden_size=2560, num_layers=2, num_heads=32, num_kv_heads=8, head_dim=128,
+    intermediate_size=9728,
+)  # fmt: skip
+SHAPES = {"tiny": (TINY, 16, 192, 30), "slice": (SLICE, 1, 1024, 5)}  # network, rows, tokens a row, timed steps
+TITLES = {"tiny": "tiny, 16 x 192", "slice": "2 layers of 4B, 1 x 1,024"}
+WARM_UP = 2
+CLIP = 1.0
+
+
+# ---- what both sides are given
+
+
+def settings(shape: str) -> Any:
+    _, rows, length, _ = SHAPES[shape]
+    s = config.base().learner
+    s.update({"row_tokens": length, "micro_rows": rows, "learning_rate": 1e-5, "clip_norm": CLIP})
+    return s
+
+
+def make_batch(shape: str, load: str) -> Batch:
+    """ "all": one trajectory a row, every position scored. "mix": Designer and Executor trajectories as a run packs
+    them, a prompt that is not scored and a completion that is."""
+    model, rows, length, _ = SHAPES[shape]
+    rng = np.random.default_rng(0)
+
+    def trajectory(prompt: int, completion: int, role: str) -> Trajectory:
+        n = prompt + completion
+        return Trajectory(
+            tokens=tuple(rng.integers(0, model.vocab_size, n).tolist()), mask=(False,) * prompt + (True,) * completion,
+            logprobs=(0.0,) * n, role=role, advantage=float(rng.normal()),
+        )  # fmt: skip
+
+    if load == "all":
+        made = [trajectory(1, length, "executor") for _ in range(rows)]
+    else:
+        made, free = [], rows * length * 0.88
+        while True:  # the lengths of configs/tiny.py, stretched to the row
+            prompt, completion = (int(x * length / 192) for x in (rng.integers(20, 61), rng.integers(16, 49)))
+            free -= prompt + completion - 1
+            if free < 0:
+                break
+            made.append(trajectory(prompt, completion, ("designer", "executor")[len(made) % 2]))
+    batch = pack(made, length, rows_multiple=rows)
+    assert batch.tokens.shape == (rows, length), f"{shape} {load} packed into {batch.tokens.shape}"
+    return batch
+
+
+def make_weights(model: Qwen3Config) -> dict[str, Any]:
+    """The same numbers in both processes, of the size that `qwen3.init` gives them."""
+    rng = np.random.default_rng(1)
+
+    def draw(path: tuple[str, ...], leaf: Any) -> np.ndarray:
+        if "norm" in path[-1]:
+            return np.ones(leaf.shape, np.float32)
+        made = rng.standard_normal(leaf.shape, np.float32)
+        made *= model.hidden_size**-0.5
+        return made
+
+    shapes = abstract_params(model)[0]
+    layers = {name: draw(("layers", name), leaf) for name, leaf in shapes["layers"].items()}
+    return {name: layers if name == "layers" else draw((name,), leaf) for name, leaf in shapes.items()}
+
+
+# ---- the two sides
+
+
+class Ours:
+    def __init__(self, shape: str, batch: Batch, old: np.ndarray | None) -> None:
+        from metaagent_x.learner.step import Learner
+
+        self.learner = Learner(SHAPES[shape][0], settings(shape))
+        self.state = self.learner.init(make_weights(SHAPES[shape][0]))
+        self.old = self.learner.logprobs(self.state.params, batch)
+        self.batch = batch._replace(old_logp=self.old)  # as if an engine without any mismatch had sampled it
+
+    def step(self) -> tuple[float, float]:
+        self.state, metrics = self.learner.update(self.state, self.batch, self.old)
+        assert metrics["updated"] == 1.0
+        return metrics["loss"], metrics["grad_norm"]
+
+
+class Torch:
+    def __init__(self, shape: str, batch: Batch, old: np.ndarray | None) -> None:
+        import torch
+
+        assert old is not None
+        self.s, self.model = settings(shape), torch_model(SHAPES[shape][0])
+        self.parameters = list(self.model.parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=self.s.learning_rate, betas=(self.s.b1, self.s.b2), weight_decay=self.s.weight_decay,
+            fused=True,
+        )  # fmt: skip
+        tensor = torch.from_numpy
+        self.tokens, self.positions = tensor(batch.tokens).long(), tensor(batch.positions).long()
+        self.scored = None if batch.mask.all() else tensor(np.flatnonzero(batch.mask))
+        on = batch.mask.ravel()
+        self.targets = tensor(batch.targets.ravel()[on]).long()
+        self.old, self.advantages, self.weights = (
+            tensor(x.ravel()[on]) for x in (old, batch.advantages, batch.weights)
+        )
+        same = batch.segment_ids[:, :, None] == batch.segment_ids[:, None, :]
+        seen = same & np.tri(batch.tokens.shape[1], dtype=bool)
+        whole = (batch.segment_ids == 1).all()
+        self.seen = {"full_attention": None if whole else tensor(seen[:, None])}  # None: sdpa's causal flag
+
+    def step(self) -> tuple[float, float]:
+        import torch
+
+        hidden = self.model.model(self.tokens, attention_mask=self.seen, position_ids=self.positions, use_cache=False)
+        hidden = hidden.last_hidden_state.flatten(0, 1)
+        logits = self.model.lm_head(hidden if self.scored is None else hidden[self.scored])
+        logp = -torch.nn.functional.cross_entropy(logits, self.targets, reduction="none")
+        del logits, hidden
+        ratio = torch.exp(logp - self.old)
+        clipped = ratio.clamp(1 - self.s.clip_low, 1 + self.s.clip_high)
+        loss = -(self.weights * torch.minimum(ratio * self.advantages, clipped * self.advantages)).sum()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return float(loss.detach()), float(norm)
+
+
+def torch_model(c: Qwen3Config) -> Any:
+    """The weights of `make_weights` under the names of `transformers`."""
+    import torch
+    from transformers import Qwen3Config as TorchConfig
+    from transformers import Qwen3ForCausalLM
+
+    names = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
+             "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}  # fmt: skip
+    model = Qwen3ForCausalLM(
+        TorchConfig(
+            vocab_size=c.vocab_size, hidden_size=c.hidden_size, num_hidden_layers=c.num_layers,
+            num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads, head_dim=c.head_dim,
+            intermediate_size=c.intermediate_size, rms_norm_eps=c.rms_norm_eps, tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta}, pad_token_id=0, eos_token_id=None,
+            bos_token_id=None, attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+    params = make_weights(c)
+    with torch.no_grad():  # norms are ones on both sides
+        model.model.embed_tokens.weight.copy_(torch.from_numpy(params.pop("embed")))
+        for ours, theirs in names.items():
+            for layer, weight in zip(model.model.layers, params["layers"][ours], strict=True):
+                weight = weight.reshape(-1, c.hidden_size) if ours == "o" else weight.reshape(weight.shape[0], -1)
+                layer.get_submodule(theirs).weight.copy_(torch.from_numpy(weight.T))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    return model.train()
+
+
+# ---- one process a side
+
+
+def resident(key: str) -> int:
+    """Bytes: VmRSS now, or VmHWM, the largest since it was reset."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status does not say {key}; peak memory needs Linux")
+
+
+def peak_of(step: Any) -> int:
+    """Bytes above those before the step, at its fullest moment."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is free but not given back would hide what the step takes
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM starts again from now
+    before = resident("VmRSS")
+    step()
+    return resident("VmHWM") - before
+
+
+def serve(side: str, shape: str, load: str, old: np.ndarray | None, pipe: Connection) -> None:
+    """Answers "step" with (seconds, loss, gradient norm), "memory" with bytes, a number of threads with None."""
+    worker = {"ours": Ours, "torch": Torch}[side](shape, make_batch(shape, load), old)
+    pipe.send(getattr(worker, "old", None) if side == "ours" else None)
+    while True:
+        order = pipe.recv()
+        if order == "step":
+            began = time.perf_counter()
+            values = worker.step()
+            pipe.send((time.perf_counter() - began, *values))
+        elif order == "memory":
+            pipe.send(peak_of(worker.step))
+        elif order == "stop":
+            return
+        else:
+            import torch
+
+            torch.set_num_threads(order)
+            pipe.send(None)
+
+
+class Side:
+    """A process of `serve`."""
+
+    def __init__(self, name: str, shape: str, load: str, old: np.ndarray | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, far = context.Pipe()
+        self._process = context.Process(target=serve, args=(name, shape, load, old, far), daemon=True)
+        self._process.start()
+        far.close()
+        self.ready = self._pipe.recv()
+
+    def ask(self, order: str | int) -> Any:
+        self._pipe.send(order)
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        self._pipe.send("stop")
+        self._process.join()
+
+
+def choose_threads(side: Side) -> int:
+    """The faster of one thread and one a core: small products gain little from a second one."""
+    seconds: dict[int, float] = {}
+    for threads in (1, os.cpu_count() or 1, 1, os.cpu_count() or 1):
+        side.ask(threads)
+        seconds[threads] = min(seconds.get(threads, math.inf), *(side.ask("step")[0] for _ in range(2)))
+    best = min(seconds, key=seconds.__getitem__)
+    side.ask(best)
+    return best
+
+
+def compare(shape: str, load: str) -> str:
+    """One line of the table."""
+    batch = make_batch(shape, load)
+    tokens, steps = int((batch.segment_ids > 0).sum()), SHAPES[shape][3]
+    ours = Side("ours", shape, load)
+    theirs = Side("torch", shape, load, ours.ready)
+    sides = (ours, theirs)
+    firsts = [side.ask("step") for side in sides]
+    np.testing.assert_allclose(firsts[0][1:], firsts[1][1:], rtol=1e-3, atol=1e-6, err_msg="the sides do not agree")
+    print(f"{shape} {load}: loss and gradient norm {[f[1:] for f in firsts]}", file=sys.stderr, flush=True)
+    threads = choose_threads(theirs)
+    for side in sides:
+        for _ in range(WARM_UP):
+            side.ask("step")
+    pairs = []
+    for _ in range(steps):
+        pairs.append(tuple(side.ask("step")[0] for side in sides))
+        print(f"{shape} {load}: {pairs[-1][0]:.4f} and {pairs[-1][1]:.4f} s", file=sys.stderr, flush=True)
+    peaks = [side.ask("memory") / 1e9 for side in sides]
+    for side in sides:
+        side.close()
+    rates = [tokens / statistics.median(side) for side in zip(*pairs, strict=True)]
+    ratio = statistics.median(b / a for a, b in pairs)
+    share = batch.mask.sum() / tokens
+    return (
+        f"| {TITLES[shape]}, {load} | {share:.0%} | {rates[0]:,.0f} | {rates[1]:,.0f} ({threads}) | {ratio:.2f}x | "
+        f"{peaks[0]:.3f} | {peaks[1]:.3f} | {peaks[0] / peaks[1]:.2f}x |"
+    )
+
+
+def main() -> None:
+    chosen = [a for a in sys.argv[1:] if not a.startswith("--")] or list(SHAPES)
+    lines = [
+        "| batch | scored | ours, tok/s | torch, tok/s (threads) | ratio | ours, GB | torch, GB | ratio |",
+        "|---|---|---|---|---|---|---|---|",
+        *(compare(shape, load) for shape in chosen for load in ("all", "mix")),
+    ]
+    text = "\n".join(lines)
+    print(text)
+    if "--append" in sys.argv:
+        head = (
+            f"\n## Train step against transformers\n\n`python -m benchmarks.train_step`, "
+            f"{datetime.date.today().isoformat()}: {os.cpu_count()} cores ({platform.machine()}), Python "
+            f"{platform.python_version()}, jax {version('jax')}, torch {version('torch')}, transformers "
+            f"{version('transformers')}; float32; medians of {SHAPES['tiny'][3]} (tiny) and {SHAPES['slice'][3]} steps "
+            "in turn.\n\n"
+        )
+        path = Path(__file__).with_name("RESULTS.md")
+        with path.open("a", encoding="utf-8") as out:
+            out.write(("" if path.exists() and path.stat().st_size else "# Benchmarks\n") + head + text + "\n")
+
+
+if __name__ == "__main__":
+    main()
