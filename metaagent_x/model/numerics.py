@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -41,8 +40,7 @@ def _contract(a: Array, b: Array, a_axes: Sequence[int], b_axes: Sequence[int]) 
     return lax.dot_general(a, b, ((tuple(a_axes), tuple(b_axes)), ((), ())), precision=_precision(a))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def rms_norm(x: Array, scale: Array, eps: float) -> Array:
+def _rms_norm(x: Array, scale: Array, eps: float) -> Array:
     """RMS normalisation over the last axis, in the cast order of the published model: float32, cast, then scale.
 
     The gradient keeps x and recomputes the rest: left to itself, JAX keeps four arrays of that size.
@@ -57,7 +55,7 @@ def _normal(x: Array, eps: float) -> tuple[Array, Array]:
 
 
 def _rms_norm_forward(x: Array, scale: Array, eps: float) -> tuple[Array, tuple[Array, Array]]:
-    return rms_norm(x, scale, eps), (x, scale)
+    return _rms_norm(x, scale, eps), (x, scale)
 
 
 def _rms_norm_backward(eps: float, saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
@@ -70,11 +68,11 @@ def _rms_norm_backward(eps: float, saved: tuple[Array, Array], d_out: Array) -> 
     return d_x.astype(x.dtype), d_scale.astype(scale.dtype)
 
 
+rms_norm = jax.custom_vjp(_rms_norm, nondiff_argnums=(2,))
 rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def rope(x: Array, positions: Array, theta: float) -> Array:
+def _rope(x: Array, positions: Array, theta: float) -> Array:
     """Rotates each head by its position, in float32: half-split layout (first half with second half), as published.
 
     The gradient is the rotation back.
@@ -97,13 +95,14 @@ def _rotate(x: Array, positions: Array, theta: float, sense: float) -> Array:
 
 
 def _rope_forward(x: Array, positions: Array, theta: float) -> tuple[Array, Array]:
-    return rope(x, positions, theta), positions
+    return _rope(x, positions, theta), positions
 
 
 def _rope_backward(theta: float, positions: Array, d_out: Array) -> tuple[Array, np.ndarray]:
     return _rotate(d_out, positions, theta, -1.0), np.zeros(positions.shape, jax.dtypes.float0)
 
 
+rope = jax.custom_vjp(_rope, nondiff_argnums=(2,))
 rope.defvjp(_rope_forward, _rope_backward)
 
 
@@ -128,8 +127,7 @@ def _swiglu_backward(saved: tuple[Array, Array], d_out: Array) -> tuple[Array, A
 swiglu.defvjp(_swiglu_forward, _swiglu_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def linear(x: Array, weight: Array, axes: int = 1) -> Array:
+def _linear(x: Array, weight: Array, axes: int = 1) -> Array:
     """Sums the last `axes` axes of x over the first ones of weight: [..., *in] and [*in, *out] -> [..., *out].
 
     Same value as `einsum`. The weight's gradient is written as x^T d_out: JAX's own is (d_out^T x)^T, for which the CPU
@@ -142,7 +140,7 @@ def linear(x: Array, weight: Array, axes: int = 1) -> Array:
 
 
 def _linear_forward(x: Array, weight: Array, axes: int) -> tuple[Array, tuple[Array, Array]]:
-    return linear(x, weight, axes), (x, weight)
+    return _linear(x, weight, axes), (x, weight)
 
 
 def _linear_backward(axes: int, saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
@@ -152,4 +150,5 @@ def _linear_backward(axes: int, saved: tuple[Array, Array], d_out: Array) -> tup
     return d_x, _contract(x, d_out, range(leading), range(leading))
 
 
+linear = jax.custom_vjp(_linear, nondiff_argnums=(2,))
 linear.defvjp(_linear_forward, _linear_backward)
