@@ -112,7 +112,7 @@ class Fleet:
 
     def __init__(
         self, hosts: Sequence[Host], transfer: Transfer, expected: Mapping[str, object], *, slots: int,
-        in_flight: InFlight, timeout_s: float, changed: Callable[[], Awaitable[None]],
+        in_flight: InFlight, timeout_s: float, changed: Callable[[], None],
     ):  # fmt: skip
         if not hosts or slots < 1:
             raise ValueError(f"{len(hosts)} servers with slots={slots}; both must be at least 1")
@@ -143,9 +143,10 @@ class Fleet:
             s.load if s.version is not None and s.version == self.held and s.load < self._slots else None
             for s in self.seats
         ]
-        at = choose(loads, self._homes.home(prompt), slack=max(1, self._slots // 8))
-        if at is None:
+        if all(load is None for load in loads):  # all that wait ask whenever one is done: this must cost nothing
             return None
+        at = choose(loads, self._homes.home(prompt), slack=max(1, self._slots // 8))
+        assert at is not None
         self._homes.remember(prompt, at)
         self.seats[at].load += 1
         return self.seats[at]
@@ -239,8 +240,8 @@ class Fleet:
             await self._transfer.push(seat.client, seat.in_flight)
         except ServerError:
             self.recover(seat, restart=True)
-        except EngineFailure as wrong:  # it computes something else: nothing that it says may be used
-            seat.lost = str(wrong)
+        except Exception as wrong:  # it computes something else, or a defect: nothing that it says may be used
+            seat.lost = str(wrong) if isinstance(wrong, EngineFailure) else repr(wrong)
             raise
         else:
             seat.version = self.held
@@ -277,10 +278,13 @@ class Fleet:
                 break
             except (ServerError, EngineFailure, OSError) as error:
                 why = str(error)
+            except Exception as defect:  # nobody awaits this task, and requests wait for what becomes of the server
+                why = repr(defect)
+                break
         else:
             why = f"given up after {STARTS} starts: {why}"
         seat.recovery, seat.lost = None, "" if seat.version is not None else why
-        await self._changed()
+        self._changed()
 
 
 def differences(expected: Mapping[str, object], info: ServerInfo) -> list[str]:

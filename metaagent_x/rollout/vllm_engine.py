@@ -71,8 +71,9 @@ class VllmEngine:
         self._current = weights
         self._room, self._vocabulary = int(str(expected["max_model_len"])), int(str(expected["vocab_size"]))
         self._requests = self._tokens = self._retries = self._failures = 0
-        self._changed = asyncio.Condition()  # a request may go on: look again
+        self._changed = asyncio.Event()  # wakes all that wait: look again whether you may go on
         self._updating = False  # requests wait
+        self._promised = False  # whoever had weights given takes its place before it is another's turn
         self._giving: asyncio.Task | None = None
         self._asked: set[asyncio.Task] = set()
 
@@ -112,10 +113,10 @@ class VllmEngine:
         Raises:
           EngineFailure: no server has them now, or one computes something else than the learner.
         """
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._updating)
-            self._fleet.check()
-            self._updating = True
+        while self._updating:
+            await self._changed.wait()
+        self._fleet.check()
+        self._updating = True
         self._current = Weights(params, version)
         await self._give(self._current)
 
@@ -129,7 +130,7 @@ class VllmEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._notify()
+        self._notify()
         await self._fleet.close()
 
     async def _generate(
@@ -153,7 +154,7 @@ class VllmEngine:
                 continue
             finally:
                 seat.load -= 1
-                await self._notify()
+                self._notify()
             held = self._fleet.history[since:]
             if answer.finish_reason == "abort":
                 if len(held) == 1:  # not ours: no new weights have come
@@ -188,20 +189,23 @@ class VllmEngine:
         Returns:
           (seat, place in the fleet's history of the version that it holds now).
         """
-        fleet = self._fleet
-        while True:
-            async with self._changed:
-                while True:
-                    fleet.check()
-                    wanted = weights()
-                    if not self._updating and fleet.held == wanted.version:
-                        if (seat := fleet.place(prompt)) is not None:
-                            return seat, len(fleet.history) - 1
-                    elif not self._updating and fleet.idle:
-                        self._updating = True
-                        break
-                    await self._changed.wait()
-            await self._give(wanted)
+        fleet, promised = self._fleet, False
+        try:
+            while True:
+                fleet.check()
+                wanted = weights()
+                if not self._updating and fleet.held == wanted.version:
+                    if (seat := fleet.place(prompt)) is not None:
+                        return seat, len(fleet.history) - 1
+                elif not self._updating and fleet.idle and (promised or not self._promised):
+                    self._updating = self._promised = promised = True
+                    await self._give(wanted)
+                    continue
+                await self._changed.wait()
+        finally:
+            if promised:
+                self._promised = False
+                self._notify()
 
     async def _ask(self, seat: Seat, prompt: tuple[int, ...], sampling: Sampling, seed: int) -> Generated:
         assert seat.client is not None
@@ -232,18 +236,18 @@ class VllmEngine:
                 await self._fleet.give(weights)
             finally:
                 self._updating = False
-                await self._notify()
+                self._notify()
 
-        self._giving = asyncio.create_task(give())
-        self._giving.add_done_callback(lambda task: task.cancelled() or task.exception())  # somebody has seen it
-        await asyncio.wait([self._giving])
-        if self._giving.cancelled():
+        self._giving = giving = asyncio.create_task(give())  # the next one may have begun when this is looked at
+        giving.add_done_callback(lambda task: task.cancelled() or task.exception())  # somebody has seen it
+        await asyncio.wait([giving])
+        if giving.cancelled():
             self._fleet.check()
-        self._giving.result()
+        giving.result()
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed.clear()
 
 
 class Guest:

@@ -291,6 +291,29 @@ async def test_others_go_on_while_one_is_away_and_after_it_is_lost():
             await engine.update_weights({}, 2)
 
 
+async def test_a_defect_in_bringing_a_server_back_leaves_nobody_waiting():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+
+        async def defect():
+            raise KeyError("port")
+
+        stub.faults.append("die")
+        stub.start = defect
+        with pytest.raises(EngineFailure, match=r"KeyError.*port"):
+            async with asyncio.timeout(10):
+                await ask(engine)
+
+
+async def test_who_waits_for_a_place_costs_nothing(monkeypatch):
+    """All of them ask again whenever one request is done, each with a prompt of thousands of ids."""
+    async with StubVllm() as stub, engine_of(stub, slots=1) as engine:
+        looked_up = []
+        home = Homes.home
+        monkeypatch.setattr(Homes, "home", lambda self, ids: looked_up.append(1) or home(self, ids))
+        await asyncio.gather(*(ask(engine, seed) for seed in range(6)))
+        assert len(looked_up) == 6
+
+
 async def test_a_server_that_was_restarted_behind_our_back_gets_weights_before_it_is_believed():
     async with StubVllm() as stub, engine_of(stub, version=3) as engine:
         whole = await ask(engine)
@@ -418,6 +441,16 @@ async def test_other_weights_play_in_turn_and_each_request_gets_its_own():
         assert a.paths().count("finish_weight_update") == 3, "the policies take turns, not every request its own"
         await engine.update_weights({}, 7)
         assert (await ask(cold)).version == 0 and (await ask(engine)).version == 7
+
+
+async def test_whoever_had_weights_given_is_answered_before_others_have_theirs():
+    async with StubVllm() as stub, engine_of(stub, version=6) as engine:
+        stub.update_s = 0.02
+        cold = asyncio.create_task(ask(engine.playing({}, 0)))
+        await until(lambda: stub.paths().count("update_weights") == 2)
+        assert (await ask(engine)).version == 6, "asked while the others' weights came"
+        assert (await cold).version == 0
+        assert stub.paths().count("finish_weight_update") == 3
 
 
 async def test_a_server_of_somebody_else_is_waited_for_and_left_running():
