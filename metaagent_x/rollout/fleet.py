@@ -223,6 +223,9 @@ class Fleet:
         if seat.client is not None:
             self._retired.append(seat.client)
             seat.client = None
+        for client in [c for c in self._retired if not c.busy]:
+            self._retired.remove(client)
+            await client.close()
         try:
             seat.url = await seat.host.start()
             seat.client = VllmClient(seat.url, timeout_s=self._timeout_s, connections=self._slots + PROBES)
@@ -244,17 +247,20 @@ class Fleet:
             seat.lost = str(wrong) if isinstance(wrong, EngineFailure) else repr(wrong)
             raise
         else:
-            seat.version = self.held
+            if seat.recovery is None:  # else it is on its way out, and was when the push ended
+                seat.version = self.held
 
     async def _look(self, seat: Seat) -> bool:
         async with self._pushing:
-            if seat.version is None or seat.client is None:
+            if seat.version is None or (client := seat.client) is None:
                 return False
             version: int | None = None
-            well = await seat.client.healthy()
+            well = await client.healthy()
             if well:
                 with contextlib.suppress(ServerError):
-                    version = await seat.client.weight_info()
+                    version = await client.weight_info()
+            if seat.version is None:  # somebody else has begun to bring it back
+                return False
             if version == self.held:
                 return True
             self.recover(seat, restart=not well)

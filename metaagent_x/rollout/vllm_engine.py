@@ -167,6 +167,9 @@ class VllmEngine:
             if (worst := max(answer.ids)) >= self._vocabulary:
                 problems.append(f"id {worst} of a vocabulary of {self._vocabulary}")
                 break
+            if wrong := _not_whole(answer, sampling):
+                problems.append(f"{seat.url} {wrong}")
+                break
             self._requests += 1
             self._tokens += len(answer.ids)
             return Completion(answer.ids, answer.logprobs, answer.finish_reason, version=answer.versions[0][0])
@@ -248,6 +251,17 @@ class VllmEngine:
     def _notify(self) -> None:
         self._changed.set()
         self._changed.clear()
+
+
+def _not_whole(answer: Generated, sampling: Sampling) -> str:
+    """How an answer ends otherwise than it says, or ""."""
+    n, stop = len(answer.ids), next((i for i, token in enumerate(answer.ids) if token in sampling.stop_ids), None)
+    if answer.finish_reason == "stop" and (stop is None or stop < n - 1 or n > sampling.max_tokens):
+        where = "none of the stop ids" if stop is None else f"a stop id at {stop}"
+        return f"says that it stopped, but its {n} ids have {where} (max_tokens {sampling.max_tokens})"
+    if answer.finish_reason == "length" and (stop is not None or n != sampling.max_tokens):
+        return f"says that it ran out of room, but has {n} ids of {sampling.max_tokens}, stop id at {stop}"
+    return ""
 
 
 class Guest:

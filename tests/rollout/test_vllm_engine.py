@@ -218,7 +218,7 @@ async def test_tries_are_bounded_and_the_failure_is_the_engines(fault):
 
 @pytest.mark.parametrize(
     ("fault", "words"), [("short", "no whole completion"), ("vocabulary", "id 512 of a vocabulary of 512"),
-                         ("refuse", "status 400")],
+                         ("refuse", "status 400"), ("cut", "says that it stopped, but")],
 )  # fmt: skip
 async def test_half_an_answer_is_none_and_is_not_asked_for_again(fault, words):
     async with StubVllm() as stub, engine_of(stub) as engine:
@@ -226,6 +226,13 @@ async def test_half_an_answer_is_none_and_is_not_asked_for_again(fault, words):
         with pytest.raises(EngineFailure, match=words):
             await ask(engine)
         assert len(stub.bodies) == 1
+
+
+async def test_an_answer_that_is_shorter_than_it_says_is_none():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        stub.faults.append("cut")
+        with pytest.raises(EngineFailure, match="ran out of room, but has 1 ids of 2"):
+            await ask(engine, 3, sampling=Sampling(max_tokens=2, stop_ids=(STOP,)))
 
 
 async def test_whoever_goes_away_is_forgotten_by_the_server():
@@ -302,6 +309,56 @@ async def test_a_defect_in_bringing_a_server_back_leaves_nobody_waiting():
         with pytest.raises(EngineFailure, match=r"KeyError.*port"):
             async with asyncio.timeout(10):
                 await ask(engine)
+
+
+async def test_a_look_that_a_restart_overtakes_ends_without_a_verdict():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        (seat,) = engine._fleet.seats
+        healthy, start, restarting = seat.client.healthy, stub.start, asyncio.Event()
+
+        async def late():
+            await restarting.wait()
+            return await healthy()
+
+        async def slow():
+            restarting.set()
+            await asyncio.sleep(0.05)
+            return await start()
+
+        seat.client.healthy, stub.start = late, slow
+        look = asyncio.create_task(engine._fleet.examine(seat))
+        await until(engine._fleet._pushing.locked)
+        engine._fleet.recover(seat, restart=True)
+        assert await look is False
+        assert (await ask(engine)).version == 0
+
+
+async def test_a_push_that_a_restart_overtakes_gives_no_place():
+    """The old server took the weights; the one that comes has not."""
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        (seat,) = engine._fleet.seats
+        stub.update_s, start = 0.05, stub.start
+
+        async def slow():
+            await asyncio.sleep(0.2)
+            stub.update_s = 0.0
+            return await start()
+
+        stub.start = slow
+        update = asyncio.create_task(engine.update_weights({}, 1))
+        await until(lambda: stub.paths().count("update_weights") == 2)
+        engine._fleet.recover(seat, restart=True)
+        assert (await ask(engine)).version == 1 and engine.stats.retries == 0
+        await update
+
+
+async def test_clients_of_servers_that_are_gone_do_not_pile_up():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        for _ in range(2):
+            engine._fleet.recover(engine._fleet.seats[0], restart=True)
+            await until(lambda: engine._fleet.seats[0].recovery is None)
+        assert engine.stats.restarts == 2 and not engine._fleet._retired
+        assert (await ask(engine)).ids
 
 
 async def test_who_waits_for_a_place_costs_nothing(monkeypatch):
