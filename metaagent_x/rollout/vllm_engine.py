@@ -124,6 +124,10 @@ class VllmEngine:
         """An engine of other weights on the same servers, in turn with this one: for evaluation."""
         return Guest(self, Weights(params, version))
 
+    def check(self) -> None:
+        """Raises EngineFailure if no server will ever answer again."""
+        self._fleet.check()
+
     async def close(self) -> None:
         """Ends what was started. Whoever still waits gets an EngineFailure."""
         tasks = [*self._fleet.end(), *self._asked, *([self._giving] if self._giving is not None else [])]
@@ -280,6 +284,10 @@ class Guest:
     async def update_weights(self, params: Any, version: int) -> None:
         """From the next request on."""
         self._weights = Weights(params, version)
+
+    def check(self) -> None:
+        """As `VllmEngine.check`."""
+        self._engine.check()
 
     async def close(self) -> None:
         """The servers are the engine's."""

@@ -314,6 +314,7 @@ async def test_a_defect_in_bringing_a_server_back_leaves_nobody_waiting():
 async def test_a_look_that_a_restart_overtakes_ends_without_a_verdict():
     async with StubVllm() as stub, engine_of(stub) as engine:
         (seat,) = engine._fleet.seats
+        assert seat.client is not None
         healthy, start, restarting = seat.client.healthy, stub.start, asyncio.Event()
 
         async def late():
