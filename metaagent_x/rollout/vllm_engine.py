@@ -168,6 +168,8 @@ class VllmEngine:
                 problems.append(f"{seat.url} answered with weights {stray[0]}, not {held[-1]}")
                 self._fleet.recover(seat, restart=False)
                 continue
+            if weights().version == held[0] and any(v != held[0] for v, _, _ in answer.versions):
+                continue  # a Guest's, overtaken by an update that was not its own: it waits for its turn again
             if (worst := max(answer.ids)) >= self._vocabulary:
                 problems.append(f"id {worst} of a vocabulary of {self._vocabulary}")
                 break

@@ -501,6 +501,17 @@ async def test_other_weights_play_in_turn_and_each_request_gets_its_own():
         assert (await ask(cold)).version == 0 and (await ask(engine)).version == 7
 
 
+async def test_an_update_does_not_give_its_weights_to_others_requests_under_way():
+    async with StubVllm() as stub, engine_of(stub, version=6, in_flight="keep") as engine:
+        cold = engine.playing({}, 0)
+        await ask(cold)
+        stub.delay_s = 0.1
+        asked = asyncio.create_task(ask(cold))
+        await until(lambda: stub.now)
+        await engine.update_weights({}, 7)
+        assert (await asked).version == 0 and engine.stats.retries == 0
+
+
 async def test_whoever_had_weights_given_is_answered_before_others_have_theirs():
     async with StubVllm() as stub, engine_of(stub, version=6) as engine:
         stub.update_s = 0.02
