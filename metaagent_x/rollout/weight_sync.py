@@ -158,7 +158,7 @@ def remove_leftovers(folder: str) -> list[str]:
 def _locked_folder(folder: str) -> tuple[Path, int]:
     """A new folder and the handle of its lock, which the kernel lets go of with this process."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.path.abspath(folder)))  # a server may be at home elsewhere
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # Another process may have taken it for a leftover between these two lines.
         with contextlib.suppress(OSError):
