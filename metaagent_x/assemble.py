@@ -166,13 +166,14 @@ def vllm_engine(config: Settings, model: Qwen3Config, policy: str, weights: Weig
         "vocab_size": model.vocab_size, "max_model_len": e.cache_tokens, "dtype": dtype,
         "logprobs_mode": LOGPROBS_MODE, "fingerprint": chat.fingerprint,
     }  # fmt: skip
+    homes = hosts(config, policy, described)  # before shared memory is taken
     store = WeightStore(functools.partial(hf.named_tensors, model, dtype=dtype), dtype, e.weights_dir)
     sync = WeightSync(
         store, scorer(config, model), vocab_size=chat.vocab_size, dtype=dtype,
         length=min(PROBE_LENGTH, e.cache_tokens - 1),  # a server wants room for one more
     )  # fmt: skip
     return VllmEngine(
-        hosts(config, policy, described), sync, expected, weights, slots=e.slots, in_flight=e.in_flight,
+        homes, sync, expected, weights, slots=e.slots, in_flight=e.in_flight,
         timeout_s=e.request_timeout_s,
     )  # fmt: skip
 

@@ -110,12 +110,14 @@ def test_servers_of_separate_policies_are_groups(folder):
     assert {(s.max_model_len, s.slots, s.dtype) for s in servers} == {(16_384, 64, "bfloat16")}
 
 
-def test_servers_are_not_started_beside_what_vllm_does_not_run_on(folder, monkeypatch):
+def test_servers_are_not_started_beside_what_vllm_does_not_run_on(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    c = settings.base()
-    c.engine.kind = "vllm"
+    c = tiny.get_config()
+    (tmp_path / "shared_memory").mkdir()
+    c.engine.kind, c.engine.weights_dir = "vllm", str(tmp_path / "shared_memory")
     with pytest.raises(settings.ConfigError, match="on tpu: servers are started on GPUs or CPUs"):
-        assemble.hosts(c, "shared", folder)
+        assemble.vllm_engine(c, assemble.model_config(c), "shared", Weights({}, 0), folder)
+    assert not list((tmp_path / "shared_memory").iterdir())
 
 
 def test_a_probe_is_no_longer_than_a_server_has_room_for(folder, tmp_path):
