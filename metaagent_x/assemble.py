@@ -31,7 +31,7 @@ from metaagent_x.rollout.tree import Trajectory
 from metaagent_x.rollout.vllm_client import LOGPROBS_MODE
 from metaagent_x.rollout.vllm_engine import VllmEngine
 from metaagent_x.rollout.vllm_server import ServerSettings, VllmServer, find_python
-from metaagent_x.rollout.weight_sync import WeightStore, WeightSync
+from metaagent_x.rollout.weight_sync import PROBE_LENGTH, WeightStore, WeightSync
 from metaagent_x.tasks.grader import Grader
 
 
@@ -166,10 +166,14 @@ def vllm_engine(config: Settings, model: Qwen3Config, policy: str, weights: Weig
         "vocab_size": model.vocab_size, "max_model_len": e.cache_tokens, "dtype": dtype,
         "logprobs_mode": LOGPROBS_MODE, "fingerprint": chat.fingerprint,
     }  # fmt: skip
+    homes = hosts(config, policy, described)  # before shared memory is taken
     store = WeightStore(functools.partial(hf.named_tensors, model, dtype=dtype), dtype, e.weights_dir)
-    sync = WeightSync(store, scorer(config, model), vocab_size=chat.vocab_size, dtype=dtype)
+    sync = WeightSync(
+        store, scorer(config, model), vocab_size=chat.vocab_size, dtype=dtype,
+        length=min(PROBE_LENGTH, e.cache_tokens - 1),  # a server wants room for one more
+    )  # fmt: skip
     return VllmEngine(
-        hosts(config, policy, described), sync, expected, weights, slots=e.slots, in_flight=e.in_flight,
+        homes, sync, expected, weights, slots=e.slots, in_flight=e.in_flight,
         timeout_s=e.request_timeout_s,
     )  # fmt: skip
 
@@ -177,13 +181,17 @@ def vllm_engine(config: Settings, model: Qwen3Config, policy: str, weights: Weig
 def hosts(config: Settings, policy: str, described: Path) -> list[Host]:
     """Where the servers of one policy live: at the URLs given for it, or in processes of our own.
 
-    Raises ConfigError if vLLM is not installed, or the GPUs do not suffice.
+    Raises ConfigError if vLLM is not installed, the GPUs do not suffice, or JAX computes on what vLLM is not built for.
     """
     e, policies = config.engine, sorted(set(owners(config).values()))
     if e.urls:
         each, at = len(e.urls) // len(policies), policies.index(policy)
         return [Attached(url, e.start_timeout_s) for url in e.urls[at * each : (at + 1) * each]]
-    on_gpu, out = jax.default_backend() == "gpu", []
+    if (backend := jax.default_backend()) not in ("gpu", "cpu"):
+        raise ConfigError(
+            f"engine.kind='vllm' on {backend}: servers are started on GPUs or CPUs only; use engine.kind='jax'"
+        )
+    on_gpu, out = backend == "gpu", []
     for place in accelerators.places(config, policies):
         if place.policy != policy:
             continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import urllib.parse
 from typing import Any
 
 import ml_collections
@@ -339,13 +340,17 @@ def _check_lengths(c: Settings) -> None:
 
 def _check_servers(c: Settings) -> None:
     e, policies = c.engine, 2 if c.policy == "separate" else 1
-    if wrong := next((u for u in e.urls if not (isinstance(u, str) and re.match(r"https?://[^/]", u))), None):
+    if wrong := next((u for u in e.urls if not _is_address(u)), None):
         raise ConfigError(f"engine.urls holds {wrong!r}; every entry must be like 'http://127.0.0.1:8000'")
+    if twice := next((u for i, u in enumerate(e.urls) if u.rstrip("/") in [v.rstrip("/") for v in e.urls[:i]]), None):
+        raise ConfigError(f"engine.urls has {twice!r} twice: a server holds one policy and takes its requests once")
     if e.kind == "openai" and not (e.urls and e.model):
         raise ConfigError(
             f"engine.kind='openai' with engine.urls={e.urls!r} and engine.model={e.model!r}; name the endpoint, up to "
             "and with its version (('https://HOST/v1',)), and the model"
         )
+    if e.kind == "openai" and len(e.urls) > 1:
+        raise ConfigError(f"engine.kind='openai' asks one endpoint, and engine.urls has {len(e.urls)}; name one")
     if e.kind != "vllm":
         return
     if len(e.urls) % policies:
@@ -365,6 +370,14 @@ def _check_servers(c: Settings) -> None:
             f"engine.servers={e.servers} with engine.layout='colocated': the learner's mesh has {devices} devices, and "
             "each takes one server of a policy; lower engine.servers, or set engine.layout='split'"
         )
+
+
+def _is_address(url: object) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
+        return bool(parts and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+    except ValueError:  # a port that is none
+        return False
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -14,9 +14,9 @@ from metaagent_x.learner import credit
 from metaagent_x.mas import demonstrations
 from metaagent_x.rollout import measure
 from metaagent_x.rollout.collect import collect
-from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.engine import Engine, EngineFailure
 from metaagent_x.rollout.tree import RolloutTree
-from metaagent_x.rollout.vllm_engine import VllmEngine
+from metaagent_x.rollout.vllm_engine import Guest, VllmEngine
 from metaagent_x.run_folder import RunFolder
 
 console = Console()
@@ -77,6 +77,7 @@ async def gate(c: Settings, pools: data.Pools, engines: Mapping[str, Engine], gr
     table = await measure.structure_table(
         pools.dev[: c.gate.tasks], engines, grader, c, demonstrations.STRUCTURES
     )  # fmt: skip
+    check_answered(record, engines)
     passed, message = measure.headroom(record, table, c.gate)
     accuracy = {k: record[f"accuracy/{k}"] for k in ("math", "code")}
     folder.write_gate(
@@ -98,12 +99,17 @@ async def evaluate(
     c: Settings, tasks: data.Pairs, engines: Mapping[str, Engine], grader: Any, folder: RunFolder,
     name: str, step: int, *, temperature: float = 1.0, designer: str = "rl", executor: str = "rl",
 ) -> dict[str, Any]:  # fmt: skip
-    """Plays held-out tasks once each and records the result. One already recorded is not played again."""
+    """Plays held-out tasks once each and records the result. One already recorded is not played again.
+
+    Raises:
+      EngineFailure: see `check_answered`.
+    """
     label = {"name": name, "step": step, "designer": designer, "executor": executor, "temperature": temperature}
     known = next((r for r in folder.evaluations() if all(r[k] == v for k, v in label.items())), None)
     if known is not None:
         return known
     record = label | await measure.evaluate(tasks, engines, grader, c, temperature=temperature)
+    check_answered(record, engines)
     folder.log_evaluation(record)
     console.print(
         f"  {name} at step {step}: T={temperature:g} Designer {designer} Executor {executor}: accuracy "
@@ -151,6 +157,15 @@ async def final(
         numbers = [f"{r[k]:.3f}" for k in ("accuracy", "accuracy/math", "accuracy/code", "valid")]
         view.add_row(str(r["step"]), r["name"], f"{r['temperature']:g}", r["designer"], r["executor"], *numbers)
     console.print(view)
+
+
+def check_answered(record: Mapping[str, Any], engines: Mapping[str, Engine]) -> None:
+    """Raises EngineFailure if servers were lost or nothing was answered: what is left is no measure of a policy."""
+    for engine in engines.values():
+        if isinstance(engine, VllmEngine | Guest):
+            engine.check()
+    if record["void"] and not record["tasks"]:
+        raise EngineFailure(f"none of {record['void']} tasks came to an end; nothing is recorded of them")
 
 
 def engine_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:

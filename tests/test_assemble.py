@@ -13,6 +13,8 @@ from metaagent_x import config as settings
 from metaagent_x.model import hf, qwen3
 from metaagent_x.model.logprobs import token_logprobs
 from metaagent_x.rollout.chat import train_bpe
+from metaagent_x.rollout.fleet import Weights
+from metaagent_x.rollout.weight_sync import WeightSync
 
 
 @pytest.fixture
@@ -106,6 +108,25 @@ def test_servers_of_separate_policies_are_groups(folder):
     servers = [h.settings for p in ("designer", "executor") for h in assemble.hosts(c, p, folder)]
     assert [s.memory_share for s in servers] == [0.25] * 4 and {s.device for s in servers} == {"cpu"}
     assert {(s.max_model_len, s.slots, s.dtype) for s in servers} == {(16_384, 64, "bfloat16")}
+
+
+def test_servers_are_not_started_beside_what_vllm_does_not_run_on(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    c = tiny.get_config()
+    (tmp_path / "shared_memory").mkdir()
+    c.engine.kind, c.engine.weights_dir = "vllm", str(tmp_path / "shared_memory")
+    with pytest.raises(settings.ConfigError, match="on tpu: servers are started on GPUs or CPUs"):
+        assemble.vllm_engine(c, assemble.model_config(c), "shared", Weights({}, 0), folder)
+    assert not list((tmp_path / "shared_memory").iterdir())
+
+
+def test_a_probe_is_no_longer_than_a_server_has_room_for(folder, tmp_path):
+    c = tiny.get_config()
+    c.engine.urls, c.engine.cache_tokens, c.engine.weights_dir = ("http://a:1",), 64, str(tmp_path)
+    engine = assemble.vllm_engine(c, assemble.model_config(c), "shared", Weights({}, 0), folder)
+    sync = engine._fleet._transfer
+    assert isinstance(sync, WeightSync) and sync._ids.shape[1] == 63
+    sync.close()
 
 
 @pytest.mark.slow

@@ -8,8 +8,11 @@ import pytest
 
 from metaagent_x import config as settings
 from metaagent_x import data, loop
+from metaagent_x.rollout.engine import EngineFailure
+from metaagent_x.rollout.fleet import Attached, Weights
 from metaagent_x.rollout.rehearsal import right_answer, wrong_answer
 from metaagent_x.rollout.scripted import ScriptedEngine
+from metaagent_x.rollout.vllm_engine import VllmEngine
 from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks.grader import Grader
 from metaagent_x.tasks.mixture import Mixture
@@ -20,6 +23,16 @@ EXECUTOR = frozenset({"executor"})
 
 def pairs(n):
     return [(Task(f"t/{i}", "math", f"compute {i}+0"), Rubric(f"t/{i}", "math", gold=(str(i),))) for i in range(n)]
+
+
+class Handover:
+    """A transfer that is not used (Transfer protocol)."""
+
+    async def write(self, params, version): ...
+
+    async def push(self, client, in_flight): ...
+
+    def close(self): ...
 
 
 def job(flat_groups, informative):
@@ -72,7 +85,7 @@ def test_a_run_stops_when_valid_designs_stay_below_the_limit_for_four_steps(vali
 @pytest.mark.parametrize("enforce", [True, False])
 def test_the_gate_stops_a_policy_that_has_nothing_to_learn_unless_told_not_to(tmp_path, monkeypatch, enforce):
     async def perfect(*args, **kwargs):
-        return {"accuracy/math": 1.0, "accuracy/code": 1.0, "valid": 1.0}
+        return {"accuracy/math": 1.0, "accuracy/code": 1.0, "valid": 1.0, "tasks": 8, "void": 0}
 
     async def same(*args, **kwargs):
         return {"single": {"math": 1.0, "code": 1.0}, "ensemble": {"math": 1.0, "code": 1.0}}
@@ -89,6 +102,25 @@ def test_the_gate_stops_a_policy_that_has_nothing_to_learn_unless_told_not_to(tm
     else:
         asyncio.run(loop.gate(c, pools, {}, None, folder))
     assert '"passed": false' in (tmp_path / "run" / "gate.json").read_text()
+
+
+@pytest.mark.parametrize("tasks", [0, 3])
+def test_what_lost_servers_did_not_answer_is_not_recorded_as_an_evaluation(tmp_path, monkeypatch, tasks):
+    """The run would go on from "accuracy 0.000", and a resumed one would take it for known."""
+
+    async def outage(*args, **kwargs):
+        return {"accuracy": 0.0, "accuracy/math": 0.0, "accuracy/code": 0.0, "valid": 0.0, "tasks": tasks, "void": 5}
+
+    monkeypatch.setattr(loop.measure, "evaluate", outage)
+    engine = VllmEngine([Attached("http://a:1")], Handover(), {"max_model_len": 9, "vocab_size": 9},
+                        Weights({}, 0))  # fmt: skip
+    engines = {"designer": engine, "executor": engine.playing({}, 0)}
+    if tasks:
+        engine._fleet.seats[0].lost = "gone"
+    folder = RunFolder(tmp_path / "run", settings.base())
+    with pytest.raises(EngineFailure, match="gone" if tasks else "none of 5 tasks"):
+        asyncio.run(loop.evaluate(settings.base(), [], engines, None, folder, "final", 3))
+    assert folder.evaluations() == []
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])

@@ -112,7 +112,7 @@ class Fleet:
 
     def __init__(
         self, hosts: Sequence[Host], transfer: Transfer, expected: Mapping[str, object], *, slots: int,
-        in_flight: InFlight, timeout_s: float, changed: Callable[[], Awaitable[None]],
+        in_flight: InFlight, timeout_s: float, changed: Callable[[], None],
     ):  # fmt: skip
         if not hosts or slots < 1:
             raise ValueError(f"{len(hosts)} servers with slots={slots}; both must be at least 1")
@@ -143,9 +143,10 @@ class Fleet:
             s.load if s.version is not None and s.version == self.held and s.load < self._slots else None
             for s in self.seats
         ]
-        at = choose(loads, self._homes.home(prompt), slack=max(1, self._slots // 8))
-        if at is None:
+        if all(load is None for load in loads):  # all that wait ask whenever one is done: this must cost nothing
             return None
+        at = choose(loads, self._homes.home(prompt), slack=max(1, self._slots // 8))
+        assert at is not None
         self._homes.remember(prompt, at)
         self.seats[at].load += 1
         return self.seats[at]
@@ -222,6 +223,9 @@ class Fleet:
         if seat.client is not None:
             self._retired.append(seat.client)
             seat.client = None
+        for client in [c for c in self._retired if not c.busy]:
+            self._retired.remove(client)
+            await client.close()
         try:
             seat.url = await seat.host.start()
             seat.client = VllmClient(seat.url, timeout_s=self._timeout_s, connections=self._slots + PROBES)
@@ -239,21 +243,24 @@ class Fleet:
             await self._transfer.push(seat.client, seat.in_flight)
         except ServerError:
             self.recover(seat, restart=True)
-        except EngineFailure as wrong:  # it computes something else: nothing that it says may be used
-            seat.lost = str(wrong)
+        except Exception as wrong:  # it computes something else, or a defect: nothing that it says may be used
+            seat.lost = str(wrong) if isinstance(wrong, EngineFailure) else repr(wrong)
             raise
         else:
-            seat.version = self.held
+            if seat.recovery is None:  # else it is on its way out, and was when the push ended
+                seat.version = self.held
 
     async def _look(self, seat: Seat) -> bool:
         async with self._pushing:
-            if seat.version is None or seat.client is None:
+            if seat.version is None or (client := seat.client) is None:
                 return False
             version: int | None = None
-            well = await seat.client.healthy()
+            well = await client.healthy()
             if well:
                 with contextlib.suppress(ServerError):
-                    version = await seat.client.weight_info()
+                    version = await client.weight_info()
+            if seat.version is None:  # somebody else has begun to bring it back
+                return False
             if version == self.held:
                 return True
             self.recover(seat, restart=not well)
@@ -277,10 +284,13 @@ class Fleet:
                 break
             except (ServerError, EngineFailure, OSError) as error:
                 why = str(error)
+            except Exception as defect:  # nobody awaits this task, and requests wait for what becomes of the server
+                why = repr(defect)
+                break
         else:
             why = f"given up after {STARTS} starts: {why}"
         seat.recovery, seat.lost = None, "" if seat.version is not None else why
-        await self._changed()
+        self._changed()
 
 
 def differences(expected: Mapping[str, object], info: ServerInfo) -> list[str]:

@@ -110,7 +110,7 @@ class OpenAIEngine:
 def _retry_after(value: str) -> float:
     """Seconds, at most a minute; 0.0 if the endpoint does not say (or says a date)."""
     try:
-        return min(max(float(value), 0.0), LONGEST_WAIT_S)
+        return min(max(0.0, float(value)), LONGEST_WAIT_S)  # in this order "nan" is 0
     except ValueError:
         return 0.0
 

@@ -86,14 +86,20 @@ class VllmClient:
       url: "http://127.0.0.1:8000".
       timeout_s: limit of one request from the moment it is sent, slow answers included.
       connections: requests for tokens at a time; more wait here. Control calls never wait for them.
+
+    Attributes:
+      busy: calls under way.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 600.0, connections: int = 256):
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
+        self.busy = 0
         self._room = asyncio.Semaphore(connections)
         # The limit of a whole request is kept in `_call`. No proxy stands between the two sides.
         shared: dict[str, Any] = {"base_url": self.url, "trust_env": False}
+        if self.url.startswith("http://"):
+            shared["verify"] = False  # nothing to verify; reading certificates holds everybody up for 0.1 s
         shared["timeout"] = httpx2.Timeout(None, connect=min(10.0, timeout_s))
         self._http = httpx2.AsyncClient(
             **shared,
@@ -241,6 +247,9 @@ class VllmClient:
         timeout_s: float | None = None, http: httpx2.AsyncClient | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         limit = self.timeout_s if timeout_s is None else timeout_s
+        if self._control.is_closed:
+            raise ServerError(f"{self.url}{path}: this client was closed", retryable=True)
+        self.busy += 1
         try:
             async with asyncio.timeout(limit):
                 response = await (http or self._control).request(method, path, json=body, params=params)
@@ -249,6 +258,8 @@ class VllmClient:
         except httpx2.HTTPError as error:
             said = f"{type(error).__name__} {error}".strip()
             raise ServerError(f"{self.url}{path}: {said}", retryable=True) from error
+        finally:
+            self.busy -= 1
         if response.status_code != 200:
             status = response.status_code
             raise ServerError(

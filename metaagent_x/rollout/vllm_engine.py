@@ -71,8 +71,9 @@ class VllmEngine:
         self._current = weights
         self._room, self._vocabulary = int(str(expected["max_model_len"])), int(str(expected["vocab_size"]))
         self._requests = self._tokens = self._retries = self._failures = 0
-        self._changed = asyncio.Condition()  # a request may go on: look again
+        self._changed = asyncio.Event()  # wakes all that wait: look again whether you may go on
         self._updating = False  # requests wait
+        self._promised = False  # whoever had weights given takes its place before it is another's turn
         self._giving: asyncio.Task | None = None
         self._asked: set[asyncio.Task] = set()
 
@@ -112,10 +113,10 @@ class VllmEngine:
         Raises:
           EngineFailure: no server has them now, or one computes something else than the learner.
         """
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._updating)
-            self._fleet.check()
-            self._updating = True
+        while self._updating:
+            await self._changed.wait()
+        self._fleet.check()
+        self._updating = True
         self._current = Weights(params, version)
         await self._give(self._current)
 
@@ -123,13 +124,17 @@ class VllmEngine:
         """An engine of other weights on the same servers, in turn with this one: for evaluation."""
         return Guest(self, Weights(params, version))
 
+    def check(self) -> None:
+        """Raises EngineFailure if no server will ever answer again."""
+        self._fleet.check()
+
     async def close(self) -> None:
         """Ends what was started. Whoever still waits gets an EngineFailure."""
         tasks = [*self._fleet.end(), *self._asked, *([self._giving] if self._giving is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._notify()
+        self._notify()
         await self._fleet.close()
 
     async def _generate(
@@ -153,7 +158,7 @@ class VllmEngine:
                 continue
             finally:
                 seat.load -= 1
-                await self._notify()
+                self._notify()
             held = self._fleet.history[since:]
             if answer.finish_reason == "abort":
                 if len(held) == 1:  # not ours: no new weights have come
@@ -163,8 +168,13 @@ class VllmEngine:
                 problems.append(f"{seat.url} answered with weights {stray[0]}, not {held[-1]}")
                 self._fleet.recover(seat, restart=False)
                 continue
+            if weights().version == held[0] and any(v != held[0] for v, _, _ in answer.versions):
+                continue  # a Guest's, overtaken by an update that was not its own: it waits for its turn again
             if (worst := max(answer.ids)) >= self._vocabulary:
                 problems.append(f"id {worst} of a vocabulary of {self._vocabulary}")
+                break
+            if wrong := _not_whole(answer, sampling):
+                problems.append(f"{seat.url} {wrong}")
                 break
             self._requests += 1
             self._tokens += len(answer.ids)
@@ -188,20 +198,23 @@ class VllmEngine:
         Returns:
           (seat, place in the fleet's history of the version that it holds now).
         """
-        fleet = self._fleet
-        while True:
-            async with self._changed:
-                while True:
-                    fleet.check()
-                    wanted = weights()
-                    if not self._updating and fleet.held == wanted.version:
-                        if (seat := fleet.place(prompt)) is not None:
-                            return seat, len(fleet.history) - 1
-                    elif not self._updating and fleet.idle:
-                        self._updating = True
-                        break
-                    await self._changed.wait()
-            await self._give(wanted)
+        fleet, promised = self._fleet, False
+        try:
+            while True:
+                fleet.check()
+                wanted = weights()
+                if not self._updating and fleet.held == wanted.version:
+                    if (seat := fleet.place(prompt)) is not None:
+                        return seat, len(fleet.history) - 1
+                elif not self._updating and fleet.idle and (promised or not self._promised):
+                    self._updating = self._promised = promised = True
+                    await self._give(wanted)
+                    continue
+                await self._changed.wait()
+        finally:
+            if promised:
+                self._promised = False
+                self._notify()
 
     async def _ask(self, seat: Seat, prompt: tuple[int, ...], sampling: Sampling, seed: int) -> Generated:
         assert seat.client is not None
@@ -232,18 +245,29 @@ class VllmEngine:
                 await self._fleet.give(weights)
             finally:
                 self._updating = False
-                await self._notify()
+                self._notify()
 
-        self._giving = asyncio.create_task(give())
-        self._giving.add_done_callback(lambda task: task.cancelled() or task.exception())  # somebody has seen it
-        await asyncio.wait([self._giving])
-        if self._giving.cancelled():
+        self._giving = giving = asyncio.create_task(give())  # the next one may have begun when this is looked at
+        giving.add_done_callback(lambda task: task.cancelled() or task.exception())  # somebody has seen it
+        await asyncio.wait([giving])
+        if giving.cancelled():
             self._fleet.check()
-        self._giving.result()
+        giving.result()
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed.clear()
+
+
+def _not_whole(answer: Generated, sampling: Sampling) -> str:
+    """How an answer ends otherwise than it says, or ""."""
+    n, stop = len(answer.ids), next((i for i, token in enumerate(answer.ids) if token in sampling.stop_ids), None)
+    if answer.finish_reason == "stop" and (stop is None or stop < n - 1 or n > sampling.max_tokens):
+        where = "none of the stop ids" if stop is None else f"a stop id at {stop}"
+        return f"says that it stopped, but its {n} ids have {where} (max_tokens {sampling.max_tokens})"
+    if answer.finish_reason == "length" and (stop is not None or n != sampling.max_tokens):
+        return f"says that it ran out of room, but has {n} ids of {sampling.max_tokens}, stop id at {stop}"
+    return ""
 
 
 class Guest:
@@ -262,6 +286,10 @@ class Guest:
     async def update_weights(self, params: Any, version: int) -> None:
         """From the next request on."""
         self._weights = Weights(params, version)
+
+    def check(self) -> None:
+        """As `VllmEngine.check`."""
+        self._engine.check()
 
     async def close(self) -> None:
         """The servers are the engine's."""

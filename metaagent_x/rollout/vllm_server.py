@@ -223,7 +223,7 @@ class VllmServer:
 
     async def stop(self) -> None:
         """Ends the server with all its processes: politely, and after 10 s by force. Nothing if there is none."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -235,6 +235,8 @@ class VllmServer:
             if not living:
                 break
         process.wait()
+        if self._process is process:  # only now: whoever was cut short in here may call again
+            self._process = None
 
 
 def _living(group: int) -> list[int]:

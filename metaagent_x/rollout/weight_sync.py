@@ -31,6 +31,7 @@ from metaagent_x.rollout.engine import EngineFailure
 from metaagent_x.rollout.vllm_client import ServerError, VllmClient
 
 PREFIX = "metaagent_x-weights-"
+PROBE_LENGTH = 96  # tokens of a probe's sequences; several times the size of a server's cache blocks
 PIECE = 1 << 20  # bytes that are copied and then summed, while the processor's cache still holds them
 # Largest mean and single difference of log-probs between the two sides. In float32 both compute the same up to the
 # order of sums. In bfloat16 each rounds on its own; wrong weights differ by more than 1.
@@ -157,7 +158,7 @@ def remove_leftovers(folder: str) -> list[str]:
 def _locked_folder(folder: str) -> tuple[Path, int]:
     """A new folder and the handle of its lock, which the kernel lets go of with this process."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.path.abspath(folder)))  # a server may be at home elsewhere
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # Another process may have taken it for a leftover between these two lines.
         with contextlib.suppress(OSError):
@@ -252,13 +253,13 @@ class WeightSync:
         them.
       vocab_size: ids of the probe are below it.
       dtype: in which servers compute; sets `TOLERANCE`.
-      length: of a probe's sequences, tokens; several times the size of a server's cache blocks.
+      length: of a probe's sequences, tokens.
       rows: number of sequences.
     """
 
     def __init__(
-        self, store: WeightStore, score: Score, *, vocab_size: int, dtype: str, length: int = 96, rows: int = 4,
-        limits: tuple[float, float] | None = None,
+        self, store: WeightStore, score: Score, *, vocab_size: int, dtype: str, length: int = PROBE_LENGTH,
+        rows: int = 4, limits: tuple[float, float] | None = None,
     ):  # fmt: skip
         self._store, self._score = store, score
         self._limits = limits or TOLERANCE[dtype]

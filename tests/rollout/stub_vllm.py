@@ -29,8 +29,8 @@ class StubVllm:
 
     Faults: "500"; "hang" (never answers); "half" (half of the announced body, then the connection closes); "drip" (one
     byte every 50 ms); "die" (all connections close, the port too, until `start`); "refuse" (400); "429" (asks for 10 ms
-    of patience); "junk" (200, not JSON); "short" (a log-prob too few); "vocabulary" (an id that no row has); "abort"
-    (given up); "other version" (drawn by weights that this client never pushed).
+    of patience); "junk" (200, not JSON); "short" (a log-prob too few); "cut" (the last id left out); "vocabulary" (an
+    id that no row has); "abort" (given up); "other version" (drawn by weights that this client never pushed).
 
     Attributes:
       log: (path without "/", version at that time) of every request, in order. bodies: of the requests for tokens.
@@ -192,9 +192,10 @@ class StubVllm:
         """A few ids that depend on prompt, seed and weights alone; the last one is a stop id if there is room."""
         params = body["sampling_params"]
         draw = random.Random(repr((body["token_ids"], params["seed"], self.version)))
-        ids = [*(draw.randrange(256) for _ in range(draw.randrange(1, 8))), STOP]
+        stop = (params["stop_token_ids"] or [STOP])[0]
+        ids = [*(draw.randrange(256) for _ in range(draw.randrange(1, 8))), stop]
         reason = "stop" if len(ids) <= params["max_tokens"] else "length"
-        ids = ids[: params["max_tokens"]]
+        ids = ids[: params["max_tokens"]][: -1 if fault == "cut" else None]
         if fault == "vocabulary":
             ids[0] = self.info["vocab_size"]
         logprobs = [{"token_id": i, "logprob": -1.0} for i in ids]

@@ -64,6 +64,7 @@ async def test_an_endpoint_that_asks_for_patience_gets_it():
     assert openai_engine._retry_after("0.25") == 0.25
     assert openai_engine._retry_after("86400") == openai_engine.LONGEST_WAIT_S
     assert openai_engine._retry_after("Wed, 21 Oct 2026 07:28:00 GMT") == openai_engine._retry_after("") == 0.0
+    assert openai_engine._retry_after("nan") == openai_engine._retry_after("-3") == 0.0
 
 
 @pytest.mark.parametrize(("fault", "tries"), [("refuse", 1), ("429", openai_engine.TRIES)])

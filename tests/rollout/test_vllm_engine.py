@@ -218,7 +218,7 @@ async def test_tries_are_bounded_and_the_failure_is_the_engines(fault):
 
 @pytest.mark.parametrize(
     ("fault", "words"), [("short", "no whole completion"), ("vocabulary", "id 512 of a vocabulary of 512"),
-                         ("refuse", "status 400")],
+                         ("refuse", "status 400"), ("cut", "says that it stopped, but")],
 )  # fmt: skip
 async def test_half_an_answer_is_none_and_is_not_asked_for_again(fault, words):
     async with StubVllm() as stub, engine_of(stub) as engine:
@@ -226,6 +226,13 @@ async def test_half_an_answer_is_none_and_is_not_asked_for_again(fault, words):
         with pytest.raises(EngineFailure, match=words):
             await ask(engine)
         assert len(stub.bodies) == 1
+
+
+async def test_an_answer_that_is_shorter_than_it_says_is_none():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        stub.faults.append("cut")
+        with pytest.raises(EngineFailure, match="ran out of room, but has 1 ids of 2"):
+            await ask(engine, 3, sampling=Sampling(max_tokens=2, stop_ids=(STOP,)))
 
 
 async def test_whoever_goes_away_is_forgotten_by_the_server():
@@ -289,6 +296,80 @@ async def test_others_go_on_while_one_is_away_and_after_it_is_lost():
             await ask(engine)
         with pytest.raises(EngineFailure, match="given up"):
             await engine.update_weights({}, 2)
+
+
+async def test_a_defect_in_bringing_a_server_back_leaves_nobody_waiting():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+
+        async def defect():
+            raise KeyError("port")
+
+        stub.faults.append("die")
+        stub.start = defect
+        with pytest.raises(EngineFailure, match=r"KeyError.*port"):
+            async with asyncio.timeout(10):
+                await ask(engine)
+
+
+async def test_a_look_that_a_restart_overtakes_ends_without_a_verdict():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        (seat,) = engine._fleet.seats
+        assert seat.client is not None
+        healthy, start, restarting = seat.client.healthy, stub.start, asyncio.Event()
+
+        async def late():
+            await restarting.wait()
+            return await healthy()
+
+        async def slow():
+            restarting.set()
+            await asyncio.sleep(0.05)
+            return await start()
+
+        seat.client.healthy, stub.start = late, slow
+        look = asyncio.create_task(engine._fleet.examine(seat))
+        await until(engine._fleet._pushing.locked)
+        engine._fleet.recover(seat, restart=True)
+        assert await look is False
+        assert (await ask(engine)).version == 0
+
+
+async def test_a_push_that_a_restart_overtakes_gives_no_place():
+    """The old server took the weights; the one that comes has not."""
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        (seat,) = engine._fleet.seats
+        stub.update_s, start = 0.05, stub.start
+
+        async def slow():
+            await asyncio.sleep(0.2)
+            stub.update_s = 0.0
+            return await start()
+
+        stub.start = slow
+        update = asyncio.create_task(engine.update_weights({}, 1))
+        await until(lambda: stub.paths().count("update_weights") == 2)
+        engine._fleet.recover(seat, restart=True)
+        assert (await ask(engine)).version == 1 and engine.stats.retries == 0
+        await update
+
+
+async def test_clients_of_servers_that_are_gone_do_not_pile_up():
+    async with StubVllm() as stub, engine_of(stub) as engine:
+        for _ in range(2):
+            engine._fleet.recover(engine._fleet.seats[0], restart=True)
+            await until(lambda: engine._fleet.seats[0].recovery is None)
+        assert engine.stats.restarts == 2 and not engine._fleet._retired
+        assert (await ask(engine)).ids
+
+
+async def test_who_waits_for_a_place_costs_nothing(monkeypatch):
+    """All of them ask again whenever one request is done, each with a prompt of thousands of ids."""
+    async with StubVllm() as stub, engine_of(stub, slots=1) as engine:
+        looked_up = []
+        home = Homes.home
+        monkeypatch.setattr(Homes, "home", lambda self, ids: looked_up.append(1) or home(self, ids))
+        await asyncio.gather(*(ask(engine, seed) for seed in range(6)))
+        assert len(looked_up) == 6
 
 
 async def test_a_server_that_was_restarted_behind_our_back_gets_weights_before_it_is_believed():
@@ -418,6 +499,27 @@ async def test_other_weights_play_in_turn_and_each_request_gets_its_own():
         assert a.paths().count("finish_weight_update") == 3, "the policies take turns, not every request its own"
         await engine.update_weights({}, 7)
         assert (await ask(cold)).version == 0 and (await ask(engine)).version == 7
+
+
+async def test_an_update_does_not_give_its_weights_to_others_requests_under_way():
+    async with StubVllm() as stub, engine_of(stub, version=6, in_flight="keep") as engine:
+        cold = engine.playing({}, 0)
+        await ask(cold)
+        stub.delay_s = 0.1
+        asked = asyncio.create_task(ask(cold))
+        await until(lambda: stub.now)
+        await engine.update_weights({}, 7)
+        assert (await asked).version == 0 and engine.stats.retries == 0
+
+
+async def test_whoever_had_weights_given_is_answered_before_others_have_theirs():
+    async with StubVllm() as stub, engine_of(stub, version=6) as engine:
+        stub.update_s = 0.02
+        cold = asyncio.create_task(ask(engine.playing({}, 0)))
+        await until(lambda: stub.paths().count("update_weights") == 2)
+        assert (await ask(engine)).version == 6, "asked while the others' weights came"
+        assert (await cold).version == 0
+        assert stub.paths().count("finish_weight_update") == 3
 
 
 async def test_a_server_of_somebody_else_is_waited_for_and_left_running():

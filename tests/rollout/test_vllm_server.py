@@ -110,6 +110,18 @@ async def test_a_start_that_is_given_up_leaves_no_process(settings, tmp_path, mo
     assert group_is_gone(group)
 
 
+async def test_an_end_that_is_cut_short_can_be_asked_for_again(settings, tmp_path, monkeypatch):
+    server = VllmServer(settings(), tmp_path / "log")
+    await server.start()
+    group = server.pid
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await server.stop()
+    monkeypatch.setattr(vllm_server, "PATIENCE_S", 0.1)
+    await server.stop()
+    assert group_is_gone(group)
+
+
 def option(line, name):
     return line[line.index(name) + 1]
 

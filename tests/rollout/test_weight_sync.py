@@ -94,6 +94,15 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_has_is_not(tm
         store.close()
 
 
+def test_servers_are_told_where_the_weights_are_whatever_folder_they_run_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    store = WeightStore(tensors, "float32", "weights")
+    path = store.write(PARAMS, 1).path
+    assert os.path.isabs(path) and path.startswith(str(tmp_path))
+    store.close()
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(WeightSyncError, match=r"cannot keep weights in .*nowhere.*engine.weights_dir"):
         WeightStore(tensors, "float32", str(tmp_path / "nowhere"))
