@@ -28,7 +28,7 @@ from metaagent_x.accelerators import ACCELERATORS, MARGIN, Accelerator, servers
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.packing import Batch, bucket_rows, pack
 from metaagent_x.learner.step import Learner
-from metaagent_x.model import cost, program
+from metaagent_x.model import attention, cost, program
 from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.model.sharding import ShardingError
 from metaagent_x.rollout.tree import Trajectory
@@ -100,6 +100,8 @@ def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
         console.print(f"{config.model.path} is not here: sizes are those of the settings", highlight=False)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
+    if name != "cpu":
+        attention.TILES["cpu"] = attention.TILE  # as on the described devices, which this process stands for
     model = assemble.model_config(config)
     if model.attention == "cudnn":  # a CPU cannot compile it
         model, wanted = dataclasses.replace(model, attention="xla"), model
