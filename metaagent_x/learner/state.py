@@ -79,12 +79,16 @@ def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
     between two arrays and divides, for which a second set of gradients is made.
     """
 
-    def update(grads: Params, state: optax.EmptyState, params: Any = None) -> tuple[Params, optax.EmptyState]:
+    def init(params: Any) -> Any:
         del params
-        factor = largest / jnp.maximum(optax.tree.norm(grads), largest)
-        return jax.tree.map(lambda g: g * factor, grads), state
+        return optax.EmptyState()
 
-    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        factor = largest / jnp.maximum(optax.tree.norm(updates), largest)
+        return jax.tree.map(lambda g: g * factor, updates), state
+
+    return optax.GradientTransformation(init, update)
 
 
 def decayed(params: Params) -> Any:
