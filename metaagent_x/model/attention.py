@@ -18,9 +18,9 @@ from metaagent_x.model.numerics import einsum
 
 Kernel = Callable[[Array, Array, Array, Array, Array], Array]
 
-# Queries and keys of a tile at most. Processors without a cache of their own fast enough for more want small ones.
+# Queries and keys of a tile at most. On a CPU the scores of one tile should stay in its caches.
 TILES = {"cpu": 64}
-TILE = 512  # everywhere else
+TILE = 512  # of every other backend
 SAVED_NAMES = ("attention_out", "attention_lse")  # what remat "block" keeps
 _MASKED = -1e30  # finite, so that no difference of two masked scores is NaN
 

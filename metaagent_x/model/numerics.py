@@ -40,11 +40,15 @@ def _contract(a: Array, b: Array, a_axes: Sequence[int], b_axes: Sequence[int]) 
     return lax.dot_general(a, b, ((tuple(a_axes), tuple(b_axes)), ((), ())), precision=_precision(a))
 
 
-def _rms_norm(x: Array, scale: Array, eps: float) -> Array:
+def rms_norm(x: Array, scale: Array, eps: float) -> Array:
     """RMS normalisation over the last axis, in the cast order of the published model: float32, cast, then scale.
 
     The gradient keeps x and recomputes the rest: left to itself, JAX keeps four arrays of that size.
     """
+    return _rms_norm(x, scale, eps)
+
+
+def _rms_norm_value(x: Array, scale: Array, eps: float) -> Array:
     return _normal(x, eps)[0].astype(x.dtype) * scale.astype(x.dtype)
 
 
@@ -55,7 +59,7 @@ def _normal(x: Array, eps: float) -> tuple[Array, Array]:
 
 
 def _rms_norm_forward(x: Array, scale: Array, eps: float) -> tuple[Array, tuple[Array, Array]]:
-    return _rms_norm(x, scale, eps), (x, scale)
+    return _rms_norm_value(x, scale, eps), (x, scale)
 
 
 def _rms_norm_backward(eps: float, saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
@@ -68,11 +72,11 @@ def _rms_norm_backward(eps: float, saved: tuple[Array, Array], d_out: Array) -> 
     return d_x.astype(x.dtype), d_scale.astype(scale.dtype)
 
 
-rms_norm = jax.custom_vjp(_rms_norm, nondiff_argnums=(2,))
-rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
+_rms_norm = jax.custom_vjp(_rms_norm_value, nondiff_argnums=(2,))
+_rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
 
 
-def _rope(x: Array, positions: Array, theta: float) -> Array:
+def rope(x: Array, positions: Array, theta: float) -> Array:
     """Rotates each head by its position, in float32: half-split layout (first half with second half), as published.
 
     The gradient is the rotation back.
@@ -82,6 +86,10 @@ def _rope(x: Array, positions: Array, theta: float) -> Array:
         positions: [...], whole numbers.
         theta: base of the geometric series of wavelengths.
     """
+    return _rope(x, positions, theta)
+
+
+def _rope_value(x: Array, positions: Array, theta: float) -> Array:
     return _rotate(x, positions, theta, 1.0)
 
 
@@ -95,15 +103,15 @@ def _rotate(x: Array, positions: Array, theta: float, sense: float) -> Array:
 
 
 def _rope_forward(x: Array, positions: Array, theta: float) -> tuple[Array, Array]:
-    return _rope(x, positions, theta), positions
+    return _rope_value(x, positions, theta), positions
 
 
 def _rope_backward(theta: float, positions: Array, d_out: Array) -> tuple[Array, np.ndarray]:
     return _rotate(d_out, positions, theta, -1.0), np.zeros(positions.shape, jax.dtypes.float0)
 
 
-rope = jax.custom_vjp(_rope, nondiff_argnums=(2,))
-rope.defvjp(_rope_forward, _rope_backward)
+_rope = jax.custom_vjp(_rope_value, nondiff_argnums=(2,))
+_rope.defvjp(_rope_forward, _rope_backward)
 
 
 @jax.custom_vjp
@@ -127,7 +135,7 @@ def _swiglu_backward(saved: tuple[Array, Array], d_out: Array) -> tuple[Array, A
 swiglu.defvjp(_swiglu_forward, _swiglu_backward)
 
 
-def _linear(x: Array, weight: Array, axes: int = 1) -> Array:
+def linear(x: Array, weight: Array, axes: int = 1) -> Array:
     """Sums the last `axes` axes of x over the first ones of weight: [..., *in] and [*in, *out] -> [..., *out].
 
     Same value as `einsum`. The weight's gradient is written as x^T d_out: JAX's own is (d_out^T x)^T, for which the CPU
@@ -136,11 +144,15 @@ def _linear(x: Array, weight: Array, axes: int = 1) -> Array:
     Raises:
         TypeError: see `einsum`.
     """
+    return _linear(x, weight, axes)
+
+
+def _linear_value(x: Array, weight: Array, axes: int) -> Array:
     return _contract(x, weight, range(x.ndim - axes, x.ndim), range(axes))
 
 
 def _linear_forward(x: Array, weight: Array, axes: int) -> tuple[Array, tuple[Array, Array]]:
-    return _linear(x, weight, axes), (x, weight)
+    return _linear_value(x, weight, axes), (x, weight)
 
 
 def _linear_backward(axes: int, saved: tuple[Array, Array], d_out: Array) -> tuple[Array, Array]:
@@ -150,5 +162,5 @@ def _linear_backward(axes: int, saved: tuple[Array, Array], d_out: Array) -> tup
     return d_x, _contract(x, d_out, range(leading), range(leading))
 
 
-linear = jax.custom_vjp(_linear, nondiff_argnums=(2,))
-linear.defvjp(_linear_forward, _linear_backward)
+_linear = jax.custom_vjp(_linear_value, nondiff_argnums=(2,))
+_linear.defvjp(_linear_forward, _linear_backward)
