@@ -9,17 +9,26 @@ import dataclasses
 import functools
 import json
 import os
+import signal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metaagent_x import config as settings
+from metaagent_x.learner.improve import improve
+from metaagent_x.learner.step import Learner
 from metaagent_x.model import hf, hf_config, logprobs, qwen3
+from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Sampling
-from metaagent_x.rollout.vllm_client import VLLM_MINOR, ServerError, VllmClient
+from metaagent_x.rollout.fleet import Weights
+from metaagent_x.rollout.scripted import ScriptedEngine
+from metaagent_x.rollout.vllm_client import LOGPROBS_MODE, VLLM_MINOR, ServerError, VllmClient
+from metaagent_x.rollout.vllm_engine import VllmEngine
 from metaagent_x.rollout.vllm_server import ServerSettings, VllmServer, find_python
 from metaagent_x.rollout.weight_sync import WeightStore, WeightSync, WeightSyncError, update_steps
+from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 try:
     PYTHON = find_python()
@@ -293,6 +302,102 @@ async def test_temperature_counts_in_log_probs_and_greedy_ones_are_at_one(server
                 params(0), CONFIG, hidden, np.array(answer.ids), temperature=temperature, chunk=64
             )
             assert answer.logprobs[0] == pytest.approx(float(ours), abs=1e-4)
+
+
+# ---- a server that dies
+
+
+class Running:
+    """The module's server as the engine's host: it runs already, and outlives the engine."""
+
+    def __init__(self, server):
+        self.server = server
+
+    async def start(self):
+        return self.server.url if self.server.alive() else await self.server.start()
+
+    async def stop(self):
+        pass
+
+
+class Lengths:
+    """A grader to whom half of all texts are right, whatever they say."""
+
+    async def grade(self, rubric, text):
+        right = len(text) % 2
+        return Verdict(bool(right), float(right), 1.0, float(right), "ok" if right else "wrong_answer")
+
+
+@contextlib.asynccontextmanager
+async def engine_on(server, weights, *, slots=SLOTS):
+    """The engine as a job makes it, on the module's server."""
+    store = WeightStore(functools.partial(hf.named_tensors, CONFIG, dtype="float32"), "float32")
+    sync = WeightSync(store, functools.partial(_score, CONFIG), vocab_size=CONFIG.vocab_size, dtype="float32")
+    expected = {"vocab_size": CONFIG.vocab_size, "max_model_len": LENGTH, "dtype": "float32",
+                "logprobs_mode": LOGPROBS_MODE, "fingerprint": FINGERPRINT}  # fmt: skip
+    engine = VllmEngine([Running(server)], sync, expected, weights, slots=slots, timeout_s=60)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()
+
+
+def job():
+    """Settings of a job in which every execution is three calls: two solvers side by side, then a judge of both."""
+    c = settings.base()
+    c.rollout.prompts = "tiny"
+    c.rollout.max_prompt_tokens, c.rollout.max_executor_tokens = 120, 80
+    c.rollout.budget.tokens, c.rollout.budget.wall_s = 4000, 200.0
+    c.learner.row_tokens, c.learner.micro_rows, c.learner.updates_per_step = LENGTH, 16, 1
+    with c.learner.unlocked():
+        c.learner.call_cost = 0.0
+    return c
+
+
+async def test_a_rollout_outlives_its_server_and_learns_from_whole_answers_only(server):
+    """Killed with requests under way: each gets its answer from the next server, drawn by the same weights."""
+    tasks, m, n, c = 8, 2, 2, job()
+    pairs = [(Task(f"t/{i}", "math", f"compute {i}+2"), Rubric(f"t/{i}", "math", gold=("1",))) for i in range(tasks)]
+    script = 'answer = ensemble([solver(), solver("again")], judge=judge())(task)'
+    learner = Learner(CONFIG, c.learner)
+    states = {"shared": learner.init(params(1))}
+    async with engine_on(server, Weights(params(0), 6), slots=16) as engine:
+        await engine.update_weights(states["shared"].params, 7)
+        engines = {"designer": ScriptedEngine(lambda _: script), "executor": engine}
+        rollout = asyncio.create_task(
+            collect(pairs, engines, Lengths(), designs=m, executions=n, config=c, step=0)
+        )  # fmt: skip
+        (seat,), first = engine._fleet.seats, server.pid
+        while engine.stats.requests < tasks * m * n:  # of three times as many
+            assert not rollout.done()
+            await asyncio.sleep(0.002)
+        under_way, answered = seat.load, engine.stats.requests
+        os.killpg(first, signal.SIGKILL)
+        trees = await rollout
+        assert under_way > 1 and answered + under_way < 3 * tasks * m * n, "not in the middle of a rollout"
+
+        stops = engines["designer"].chat.stop_ids
+        calls = [call for tree in trees for design in tree.designs for e in design.executions for call in e.calls]
+        assert [t.task.id for t in trees] == [t.id for t, _ in pairs]
+        assert all(t.counted().shape == (m, n) and t.counted().all() for t in trees)
+        assert {(e.status, len(e.calls)) for t in trees for d in t.designs for e in d.executions} == {("ok", 3)}
+        assert {call.version for call in calls} == {7}
+        for call in calls:
+            whole = call.completion_ids[-1] in stops if call.finish_reason == "stop" else len(call.completion_ids) == 80
+            assert whole and len(call.logprobs) == len(call.completion_ids)
+        stats = engine.stats
+        assert (stats.requests, stats.failures, stats.restarts) == (3 * tasks * m * n, 0, 1)
+        assert 1 <= stats.retries <= under_way
+        assert server.pid not in (None, first) and await seat.client.weight_info() == 7
+
+        owner = {"designer": "shared", "executor": "shared"}
+        states, _, metrics = improve(trees, states, owner, learner, frozenset({"executor"}), seed=0)
+        assert metrics["updates"] == 1 and metrics["trained"] == stats.tokens == sum(len(x.logprobs) for x in calls)
+        assert metrics["mismatch/max"] <= 1e-4, "drawn by other weights than those that learn"
+        await engine.update_weights(states["shared"].params, 8)
+        (again,) = await collect(pairs[:1], engines, Lengths(), designs=1, executions=1, config=c, step=1)
+        assert {call.version for call in again.designs[0].executions[0].calls} == {8}
 
 
 async def test_bfloat16_agrees_within_its_rounding(tmp_path):

@@ -2,17 +2,19 @@
 
 The learner writes all tensors of one version, named as published checkpoints name them, into one file, and sends a
 manifest of it. Every tensor parallel worker maps the file and keeps its own part by the model's own weight loaders.
-Nothing of the model is touched before all of the file has been found right.
+Nothing of the model is touched before names, sizes and places have been found right; and no tensor is loaded before its
+bytes have, while those after it are looked at.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import math
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,24 +92,25 @@ class SharedMemoryEngine(WeightTransferEngine[Init, Manifest]):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: Manifest) -> None:
-        """Checks the file, then loads it.
+        """Loads the file, each tensor after its check.
 
         Raises:
-          WeightTransferError: a tensor is missing, unknown, twice there, of another dtype, or its bytes are not those
-            that were written. The model is as before.
+          WeightTransferError: a tensor is missing, unknown, twice there, of another dtype or beyond the file: the model
+            is as before. Or its bytes are not those that were written: the model holds a mixture.
         """
         check_names([entry["name"] for entry in update_info.tensors], set(self._expected))
         check_sizes(update_info.tensors, self._expected, self._sizes)
         with open(update_info.path, "rb") as file:
             if (size := os.fstat(file.fileno()).st_size) != update_info.size:
                 raise WeightTransferError(f"{update_info.path} has {size} bytes, announced were {update_info.size}")
-            mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+            mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         # Tensors of the mapping may outlive this call in vLLM's buffers; the mapping goes when the last of them does.
-        arrays = check_bytes(np.frombuffer(mapped, np.uint8), update_info)
+        arrays = find_bytes(np.frombuffer(mapped, np.uint8), update_info)
         initialize_layerwise_reload(self.model)
         keep_embeddings(self.model)
         try:
-            self.model.load_weights(as_tensors(arrays, update_info))
+            with contextlib.closing(checked_tensors(arrays, update_info)) as tensors:
+                self.model.load_weights(tensors)
         except BaseException:
             self.abandon()
             raise
@@ -176,36 +179,38 @@ def check_sizes(tensors: list[dict[str, Any]], names: dict[str, str], sizes: dic
             raise WeightTransferError(f"{given[parameter]} elements came for {parameter}, which has {size}")
 
 
-def check_bytes(data: np.ndarray, manifest: Manifest) -> list[np.ndarray]:
-    """The bytes of each tensor.
-
-    Raises:
-      WeightTransferError: a tensor reaches beyond the file, or its bytes have another checksum.
-    """
-
-    def check(entry: dict[str, Any]) -> np.ndarray:
+def find_bytes(data: np.ndarray, manifest: Manifest) -> list[np.ndarray]:
+    """The bytes of each tensor. Raises WeightTransferError if one is of a strange dtype, or reaches beyond the file."""
+    out = []
+    for entry in manifest.tensors:
         if entry["dtype"] not in DTYPES:
             raise WeightTransferError(f"tensor {entry['name']} is {entry['dtype']}; only {', '.join(DTYPES)} can come")
-        width = DTYPES[entry["dtype"]].itemsize
-        part = data[entry["offset"] : entry["offset"] + width * int(np.prod(entry["shape"]))]
-        if part.nbytes != width * int(np.prod(entry["shape"])):
+        size = DTYPES[entry["dtype"]].itemsize * math.prod(entry["shape"])
+        out.append(data[entry["offset"] : entry["offset"] + size])
+        if out[-1].nbytes != size:
             raise WeightTransferError(f"tensor {entry['name']} ends beyond the {data.nbytes} bytes of {manifest.path}")
-        if (found := zlib.crc32(part)) != entry["crc32"]:
-            raise WeightTransferError(
-                f"tensor {entry['name']} of version {manifest.version} has checksum {found:#010x} in {manifest.path}, "
-                f"written was {entry['crc32']:#010x}"
-            )
-        return part
+    return out
 
+
+def checked_tensors(arrays: list[np.ndarray], manifest: Manifest) -> Generator[tuple[str, torch.Tensor], None, None]:
+    """Tensors by name, each when its checksum has been found right; threads go on with the next ones meanwhile.
+
+    Raises:
+      WeightTransferError: the bytes of a tensor have another checksum.
+    """
     with concurrent.futures.ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:  # zlib lets go of the GIL
-        return list(pool.map(check, manifest.tensors))
-
-
-def as_tensors(arrays: list[np.ndarray], manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
-    for array, entry in zip(arrays, manifest.tensors, strict=True):
-        # torch warns of read-only memory; nothing writes to it.
-        tensor = torch.frombuffer(array, dtype=DTYPES[entry["dtype"]])
-        yield entry["name"], tensor.view(entry["shape"])
+        sums = [pool.submit(zlib.crc32, array) for array in arrays]
+        try:
+            for array, entry, found in zip(arrays, manifest.tensors, sums, strict=True):
+                if found.result() != entry["crc32"]:
+                    raise WeightTransferError(
+                        f"tensor {entry['name']} of version {manifest.version} has checksum {found.result():#010x} in "
+                        f"{manifest.path}, written was {entry['crc32']:#010x}"
+                    )
+                # torch warns of read-only memory; nothing writes to it.
+                yield entry["name"], torch.frombuffer(array, dtype=DTYPES[entry["dtype"]]).view(entry["shape"])
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def keep_embeddings(model: torch.nn.Module) -> None:
