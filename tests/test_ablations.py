@@ -178,14 +178,8 @@ def test_weigh_and_aggregate_change_the_update(trees, params, change):
     assert not same(base["shared"].params, other["shared"].params)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"ratio": "sequence"},
-        pytest.param({"ratio": "sequence_geometric"}, marks=SLOW),
-        pytest.param({"dual_clip": 3.0}, marks=SLOW),
-    ],
-)
+@SLOW
+@pytest.mark.parametrize("change", [{"ratio": "sequence"}, {"ratio": "sequence_geometric"}, {"dual_clip": 3.0}])
 def test_ratio_and_dual_clip_do_nothing_at_the_first_update_and_something_later(trees, params, change):
     """All ratios are 1 before the first update; only reuse of the batch tells the options apart."""
     _, _, base, _ = play(trees, params, {"executor"})

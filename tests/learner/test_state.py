@@ -122,6 +122,7 @@ def starts(learner: Learner, folder: Path, mesh) -> Iterator[TrainState]:
     yield Checkpoints(folder / "c").restore(1, {"shared": learner.init(drawn)})[0]["shared"]
 
 
+@pytest.mark.slow
 def test_a_state_of_any_origin_needs_no_compilation_of_its_own(learner, params, tmp_path) -> None:
     """Weights of a folder are committed to their device, drawn ones not: such a state was compiled for once more."""
     batch = pack(trajectories(0), 16, rows_multiple=8)

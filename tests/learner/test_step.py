@@ -107,9 +107,8 @@ def test_temperature_divides_the_logits(learner, params) -> None:
 @pytest.mark.fault("F068")
 @pytest.mark.fault("F067")
 @pytest.mark.fault("F158")
-@pytest.mark.parametrize(
-    "ratio", ["sequence", pytest.param("token", marks=SLOW), pytest.param("sequence_geometric", marks=SLOW)]
-)
+@SLOW
+@pytest.mark.parametrize("ratio", ["sequence", "token", "sequence_geometric"])
 def test_any_packing_and_micro_batching_gives_one_gradient(learner, params, ratio) -> None:
     """verl-project/verl#906, huggingface/trl#5828: means of micro-batch means; an option that misses the scaling.
 
