@@ -16,6 +16,7 @@ from metaagent_x.model.numerics import einsum
 from metaagent_x.model.parameters import Params, Qwen3Config
 
 CHUNK = 1024  # tokens scored at once; at 151,936 entries 1,024 of them are 0.6 GB of float32
+PART = 8192  # entries of the vocabulary at a time, at least, where one chunk holds all tokens
 
 
 def head_weight(params: Params, config: Qwen3Config) -> Array:
@@ -107,14 +108,50 @@ def _is_target(logits: Array, targets: Array) -> Array:
     return lax.broadcasted_iota(targets.dtype, logits.shape, 2) == targets[..., None]
 
 
-def _score_chunk(hidden: Array, low: Array, targets: Array, temperature: float, with_entropy: bool) -> tuple[Any, ...]:
-    """([R, width] log-probs and, if asked for, entropies), [R, width] log-sum-exps, [R, width, V] logits."""
-    logits = _scaled_logits(hidden.astype(low.dtype), low, temperature)
-    lse = jax.nn.logsumexp(logits, axis=-1)
-    scores = (jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1) - lse,)
-    if with_entropy:
-        scores += (lse - jnp.sum(jnp.exp(logits - lse[..., None]) * logits, axis=-1),)
-    return scores, lse, logits
+def _parts_of_vocabulary(vocab: int) -> int:
+    """Equal parts of at least `PART` entries for a chunk whose logits are kept; 1 on a mesh, which splits it."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return 1
+    return max((n for n in range(1, vocab // PART + 1) if vocab % n == 0), default=1)
+
+
+def _over_vocabulary(step: Any, start: Any, low: Array, parts: int, *more: Array) -> Any:
+    """`lax.scan` of step(carry, (first id, rows of the matrix, *more)) over parts of the vocabulary.
+
+    No loop for one part.
+    """
+    firsts = jnp.arange(parts, dtype=jnp.int32) * (low.shape[0] // parts)
+    xs = (firsts, low.reshape(parts, -1, low.shape[-1]), *more)
+    if parts > 1:
+        return lax.scan(step, start, xs)
+    carry, ys = step(start, tuple(x[0] for x in xs))
+    return carry, ys[None]
+
+
+def _score_chunk(
+    hidden: Array, low: Array, targets: Array, temperature: float, with_entropy: bool, parts: int = 1
+) -> tuple[tuple[Array, ...], Array, Array]:
+    """(log-probs and, if asked for, entropies), log-sum-exps, all [R, width]; logits [parts, R, width, V / parts].
+
+    By parts of the vocabulary, as an online softmax: the passes over the logits then need no memory to speak of.
+    """
+
+    def step(carry: tuple[Array, ...], part: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
+        top, total, wanted, mixed = carry
+        logits = _scaled_logits(hidden.astype(low.dtype), part[1], temperature)
+        new_top = jnp.maximum(top, logits.max(axis=-1))
+        shrink, weights = jnp.exp(top - new_top), jnp.exp(logits - new_top[..., None])
+        wanted += jnp.sum(jnp.where(_is_target(logits, targets - part[0]), logits, 0.0), axis=-1)
+        total = total * shrink + weights.sum(axis=-1)
+        if with_entropy:  # the comparison keeps 0 times minus infinity out
+            mixed = mixed * shrink + jnp.sum(jnp.where(weights > 0, weights * logits, 0.0), axis=-1)
+        return (new_top, total, wanted, mixed), logits
+
+    zeros = jnp.zeros(targets.shape, jnp.float32)
+    start = (jnp.full_like(zeros, -jnp.inf), zeros, zeros, zeros)
+    (top, total, wanted, mixed), logits = _over_vocabulary(step, start, low, parts)
+    lse = top + jnp.log(total)
+    return (wanted - lse, lse - mixed / total)[: 1 + with_entropy], lse, logits
 
 
 def _score_value(
@@ -127,10 +164,10 @@ def _score_value(
 def _scored(
     hidden: Array, weight: Array, targets: Array, temperature: float, width: int, dtype: str, with_entropy: bool
 ) -> tuple[tuple[Array, ...], Array, Array | None]:
-    """Scores, log-sum-exps [R, N], and the logits [R, N, V] if one chunk holds them all."""
+    """Scores, log-sum-exps [R, N], and the logits [parts, R, N, V / parts] if one chunk holds them all."""
     low = _whole(weight, dtype)
     if width == hidden.shape[1]:
-        return _score_chunk(hidden, low, targets, temperature, with_entropy)
+        return _score_chunk(hidden, low, targets, temperature, with_entropy, _parts_of_vocabulary(low.shape[0]))
 
     def score(part: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
         return _score_chunk(part[0], low, part[1], temperature, with_entropy)[:2]
@@ -166,18 +203,25 @@ def _score_backward(
         return sharding.constrain(d_weight, "batch" if parts > 1 else None, "vocab", None)
 
     def chunk(
-        h: Array, logits: Array, wanted: Array, log_total: Array, d_logp: Array, *ent: Array
+        h: Array, kept: Array, wanted: Array, log_total: Array, d_logp: Array, *ent: Array
     ) -> tuple[Array, Array]:
         """Gradients of the matrix, one part a device, and of the hidden states."""
-        logp = logits - log_total[..., None]
-        p = jnp.exp(logp)
-        d_logits = d_logp[..., None] * (_is_target(logits, wanted) - p)
-        if ent:
-            d_logits -= ent[1][..., None] * p * (logp + ent[0][..., None])
-        # As an array of its own: merged into the two products that read it, it would be computed twice.
-        d_logits = lax.optimization_barrier((d_logits / temperature).astype(dtype))
-        d_weight = einsum("gtv,gtd->gvd", own(d_logits), own(h.astype(dtype)), out=jnp.float32)
-        return d_weight, einsum("rtv,vd->rtd", d_logits, low, out=jnp.float32).astype(hidden.dtype)
+
+        def step(d_hidden: Array, part: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+            first, matrix, logits = part
+            logp = logits - log_total[..., None]
+            p = jnp.exp(logp)
+            d_logits = d_logp[..., None] * (_is_target(logits, wanted - first) - p)
+            if ent:
+                d_logits -= ent[1][..., None] * p * (logp + ent[0][..., None])
+            # As an array of its own: merged into the two products that read it, it would be computed twice.
+            d_logits = lax.optimization_barrier((d_logits / temperature).astype(dtype))
+            d_hidden += einsum("rtv,vd->rtd", d_logits, matrix, out=jnp.float32)
+            return d_hidden, einsum("gtv,gtd->gvd", own(d_logits), own(h.astype(dtype)), out=jnp.float32)
+
+        start = jnp.zeros(h.shape, jnp.float32)
+        d_hidden, d_weight = _over_vocabulary(step, start, low, kept.shape[0], kept)
+        return d_weight.reshape(parts, *weight.shape), d_hidden.astype(hidden.dtype)  # a mesh means one part
 
     columns = (targets, lse, d_logp, *((entropy[0], *d_entropy) if d_entropy else ()))
     if kept is not None:
@@ -187,7 +231,7 @@ def _score_backward(
 
         def step(d_weight: Array, part: tuple[Array, ...]) -> tuple[Array, Array]:
             logits = _scaled_logits(part[0].astype(dtype), low, temperature)
-            more, d_hidden = chunk(part[0], logits, *part[1:])
+            more, d_hidden = chunk(part[0], logits[None], *part[1:])
             return placed(d_weight + more), d_hidden
 
         start = placed(jnp.zeros((parts, *weight.shape), jnp.float32))
