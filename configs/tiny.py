@@ -61,4 +61,7 @@ def get_config() -> Settings:
     c.sft.eval_every = 50
     c.sft.first_eval = 250
     c.sft.target = 0.42
+
+    # Code begins near 0.70, known to 0.04 from 128 tasks; an ensemble of careful solvers makes all of it right.
+    c.gate.high = 0.80
     return c
