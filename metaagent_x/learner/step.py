@@ -27,7 +27,7 @@ from metaagent_x.learner.state import (
     make_optimizer,
     state_shardings,
 )
-from metaagent_x.model import attention_cudnn, qwen3
+from metaagent_x.model import attention_cudnn, cost, qwen3
 from metaagent_x.model.logprobs import token_logprobs
 from metaagent_x.model.parameters import Params, Qwen3Config
 from metaagent_x.model.sharding import RULES
@@ -35,6 +35,7 @@ from metaagent_x.model.sharding import RULES
 Arrays = dict[str, jax.Array]
 LossFn = Callable[[Params, Arrays], tuple[jax.Array, Arrays]]
 
+LARGE = 2**26  # weights of a model whose memory matters more than what small operations gain side by side
 MEANS = ("correction/mean", "mismatch/mean", "entropy")  # sums over tokens until all micro-batches are in
 
 
@@ -72,8 +73,9 @@ class Learner:
         self._rate = learning_rate(settings, total_updates)
         self._optimizer = make_optimizer(settings, total_updates)
         self._shardings = state_shardings(model_config, self._optimizer, mesh)
-        outs: dict[str, Any] = {"out_shardings": (self._shardings, None)}
-        self._score = jax.jit(self._score_program)
+        options = _compiler_options(model_config)
+        outs: dict[str, Any] = {"out_shardings": (self._shardings, None), "compiler_options": options}
+        self._score = jax.jit(self._score_program, compiler_options=options)
         self._update = jax.jit(self._update_program, donate_argnums=0, **outs)
         self._supervised = jax.jit(self._supervised_program, donate_argnums=0, **outs)
         self.shapes: set[tuple[Any, ...]] = set()
@@ -329,6 +331,13 @@ class Learner:
         terms = jnp.where(micro["mask"], -micro["weights"] * logp, 0.0)
         loss = terms.sum()
         return loss, {"loss": loss} | _by_role(terms, micro)
+
+
+def _compiler_options(model: Qwen3Config) -> dict[str, Any] | None:
+    """On a CPU, large models take the schedule of least memory: the usual one makes room for gradients early."""
+    if jax.default_backend() == "cpu" and cost.weights(model) >= LARGE:
+        return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    return None
 
 
 def _take(data: Arrays, index: jax.Array | int) -> Arrays:

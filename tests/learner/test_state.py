@@ -10,7 +10,15 @@ from learner_samples import MODEL, settings, trajectories
 
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.packing import pack
-from metaagent_x.learner.state import TrainState, decayed, init_state, learning_rate, make_optimizer, state_shardings
+from metaagent_x.learner.state import (
+    TrainState,
+    clip_by_global_norm,
+    decayed,
+    init_state,
+    learning_rate,
+    make_optimizer,
+    state_shardings,
+)
 from metaagent_x.learner.step import Learner
 from metaagent_x.model import hf, qwen3
 from metaagent_x.model.sharding import make_mesh
@@ -157,3 +165,12 @@ def test_moments_live_beside_their_weights(params) -> None:
         jax.tree.map(lambda m, p: np.testing.assert_equal(m.sharding, p.sharding), moments, state.params)
     assert len(state.params["layers"]["q"].sharding.device_set) == 4
     assert not state.params["layers"]["q"].sharding.is_fully_replicated
+
+
+def test_clipping_scales_to_the_norm_and_leaves_smaller_gradients_bitwise_alone():
+    grads = {"a": jnp.asarray([3.0, 0.0]), "b": jnp.asarray([[4.0]])}
+    for largest, factor in ((1.0, 0.2), (5.0, 1.0), (7.0, 1.0)):
+        clipped, _ = clip_by_global_norm(largest).update(grads, optax.EmptyState())
+        jax.tree.map(lambda got, g, f=factor: np.testing.assert_allclose(got, f * g, rtol=1e-6), clipped, grads)
+        if factor == 1.0:
+            jax.tree.map(np.testing.assert_array_equal, clipped, grads)

@@ -37,9 +37,12 @@ def naive(params, config, hidden, targets, temperature):
 
 @pytest.mark.parametrize(
     ("shape", "chunk", "tied", "temperature"),
-    [((7,), 3, True, 1.0), ((4, 5), 8, False, 0.6), ((3, 2, 3), 5, True, 1.7), ((5, 1), 2, False, 1.0)],
-)
-def test_values_and_gradients_equal_log_softmax(shape, chunk, tied, temperature):
+    [((7,), 3, True, 1.0), ((4, 5), 8, False, 0.6), ((3, 2, 3), 5, True, 1.7), ((5, 1), 2, False, 1.0),
+     ((4, 5), 20, True, 0.6), ((7,), 9, False, 1.0)],
+)  # fmt: skip
+def test_values_and_gradients_equal_log_softmax(shape, chunk, tied, temperature, monkeypatch):
+    """In several chunks, or in one that is kept and goes by five parts of the vocabulary."""
+    monkeypatch.setattr(logprobs, "PART", 10)
     config, params, hidden, targets = make(50, 16, shape, tied=tied, scale=2.0)
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, *shape)).astype("float32")
@@ -114,6 +117,20 @@ def test_the_weight_gradient_adds_up_in_float32_over_chunks():
     many, one = (jax.jit(jax.grad(total), static_argnums=1)(params, chunk)["embed"] for chunk in (2, 2048))
     assert many.dtype == jnp.float32
     np.testing.assert_allclose(many, one, rtol=1e-4)
+
+
+def test_the_gradient_of_an_entropy_that_nothing_depends_on_costs_nothing():
+    config, params, hidden, targets = make(50, 16, (7,))
+
+    def arrays(part, chunk):
+        def total(params):
+            logp, entropy = logprobs.token_logprobs(params, config, hidden, targets, chunk=chunk, with_entropy=True)
+            return jnp.sum(logp) + part * jnp.sum(entropy if part else jax.lax.stop_gradient(entropy))
+
+        return str(jax.make_jaxpr(jax.grad(total))(params)).count(":f32[1,")
+
+    for chunk in (3, 7):
+        assert arrays(0, chunk) < arrays(1, chunk)
 
 
 def test_memory_follows_the_chunk_not_the_batch():
