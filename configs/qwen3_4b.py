@@ -16,8 +16,8 @@ printed (dry run, not measured; temporaries are an estimate from a CPU compile; 
 one row a device):
 
   policy     weights  moments  other policy  start  gradients  saved  temporaries  learner  vLLM  margin   free
-  shared        2.01     4.02             -   2.01       2.01   7.93        10.03    28.01  70.5    7.05  35.44
-  separate      2.01     4.02          6.04   2.01       2.01   7.93        10.03    34.05  70.5    7.05  29.40
+  shared        2.01     4.02             -   2.01       2.01   7.93         8.81    26.79  70.5    7.05  36.66
+  separate      2.01     4.02          6.04   2.01       2.01   7.93         8.81    32.83  70.5    7.05  30.62
 
 A micro-batch of 131,072 tokens: 784 TFLOP and 21 GB sent by each device, log-prob pass 213 TFLOP and 7 GB. Updates on
 2^20 tokens take at least 6.35 s (165,000 tokens/s, MFU 81 %), their log-probs 1.73 s.

@@ -5,8 +5,8 @@
 What `--dry_run` printed on 2026-11-30 (dry run, not measured; columns as in configs/qwen3_4b.py):
 
   policy     weights  moments  other policy  start  gradients  saved  temporaries  learner  vLLM  margin   free
-  shared        4.10     8.19             -   4.10       4.10   9.74        14.68    44.90  70.5    7.05  18.55
-  separate      4.10     8.19         12.29   4.10       4.10   9.74        14.68    57.19  70.5    7.05   6.26
+  shared        4.10     8.19             -   4.10       4.10   9.74        10.04    40.26  70.5    7.05  23.19
+  separate      4.10     8.19         12.29   4.10       4.10   9.74        10.04    52.55  70.5    7.05  10.90
 
 A micro-batch of 131,072 tokens: 1,218 TFLOP and 40 GB sent by each device, log-prob pass 330 TFLOP and 13 GB. Updates
 on 2^20 tokens take at least 9.88 s (106,000 tokens/s, MFU 80 %), their log-probs 2.67 s.
