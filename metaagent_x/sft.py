@@ -6,6 +6,7 @@ the dev split. The result is kept under a hash of all that made it, so every run
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import hashlib
@@ -128,6 +129,7 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
             average = _averaged(average, state, s.average)
             loss += line["loss"] / updates
             at += 1
+            await asyncio.sleep(0)  # where an interruption may end it
         done = await _measured(config, pools, model, average.params, at, index, loss)
         saved.save(at, {"last": state, "average": average}, {"index": index, "done": done})
     return ColdStart(average.params, model, config.tokenizer)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import signal
 import sys
 import time
 
@@ -23,6 +22,7 @@ from rich.console import Console
 
 from metaagent_x import accelerators, assemble, config, data, dry_run, loop, sft
 from metaagent_x.analysis.report import write_report
+from metaagent_x.interruption import Interruption
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.improve import improve
 from metaagent_x.learner.schedule import active_roles
@@ -33,7 +33,6 @@ from metaagent_x.run_folder import DESCRIPTION, RunFolder
 from metaagent_x.tasks.datasets import DatasetError
 
 console = Console()
-AGAIN_S = 3.0  # after which an interrupt that was swallowed comes again
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
 _OVERRIDES = {
@@ -59,8 +58,8 @@ def main(_: list[str]) -> None:
         if flag.value is not None:
             settings.update_from_flattened_dict({field: flag.value})
     logging.set_verbosity(logging.WARNING)  # Orbax tells every file it writes
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, _interrupt)
+    interruption = Interruption(console.print)
+    interruption.install()
     began = time.perf_counter()
     try:
         config.validate(settings)
@@ -78,12 +77,7 @@ def main(_: list[str]) -> None:
         if settings.mesh.simulate:
             jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
         try:
-            with asyncio.Runner() as runner:
-                try:
-                    runner.run(train(settings, pools, folder))
-                except KeyboardInterrupt:
-                    _interrupted()
-                    raise
+            interruption.run(train(settings, pools, folder, interruption))
         except loop.Stopped as reason:
             console.print("stopped:", str(reason), highlight=False, markup=False, soft_wrap=True)
             console.print(f"report: {write_report(folder.path)}")
@@ -101,33 +95,16 @@ def main(_: list[str]) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        _interrupted()
-        console.print(f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}")
+        text = f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
         sys.exit(3)
 
 
-def _interrupt(*_: object) -> None:
-    """The first signal ends the run in order; further ones must not cut that short."""
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)
-    # A library's callback may swallow the exception (JAX's at garbage collection does): then it is raised again.
-    signal.signal(signal.SIGALRM, _again)
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
-    console.print("stopping ...")
-    raise KeyboardInterrupt
+async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interruption: Interruption) -> None:
+    """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report.
 
-
-def _again(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _interrupted() -> None:
-    """The run is on its way out: nothing is to cut that short."""
-    signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> None:
-    """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report."""
+    A signal ends it between two steps, or in the middle of what can be done again; what was learned is saved.
+    """
     cold = await sft.cold_start(c, pools)
     described = folder.path / DESCRIPTION
     assemble.describe(described, cold.model, cold.tokenizer)
@@ -159,21 +136,26 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder) -> Non
             trees, draws = await loop.gather(c, pools, engines, grader, step, draws, roles)
             collected = time.perf_counter()
             seed = call_seed(c.seed, step, "updates", 0, 0, "")
-            states, trained, metrics = improve(trees, states, owner, learner, roles, seed=seed, reference=reference)
-            step += 1
-            for name, engine in {owner[role]: engines[role] for role in sorted(owner)}.items():
-                await engine.update_weights(states[name].params, version=step)
-            metrics |= loop.engine_metrics(engines)
-            metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
-            metrics |= {"time/collect": collected - clock, "time/step": time.perf_counter() - clock}
-            folder.log(step, roles, metrics)
-            traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
-            loop.progress(step, c.steps, roles, metrics)
-            if step % c.checkpoint.every == 0 or step == c.steps:
-                checkpoints.save(step, states, {"draws": draws})
+            with interruption.held():  # what follows belongs together
+                states, trained, metrics = improve(trees, states, owner, learner, roles, seed=seed, reference=reference)
+                step += 1
+                for name, engine in {owner[role]: engines[role] for role in sorted(owner)}.items():
+                    await engine.update_weights(states[name].params, version=step)
+                metrics |= loop.engine_metrics(engines)
+                metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
+                metrics |= {"time/collect": collected - clock, "time/step": time.perf_counter() - clock}
+                folder.log(step, roles, metrics)
+                traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
+                loop.progress(step, c.steps, roles, metrics)
+                if step % c.checkpoint.every == 0 or step == c.steps or interruption.asked:
+                    checkpoints.save(step, states, {"draws": draws})
             valid.append(metrics["designs/valid"])
             loop.check_designs(valid, c.gate.stop_valid)
         await loop.final(c, pools, before, engines, grader, folder)
+    except asyncio.CancelledError:
+        if step and step != checkpoints.latest():
+            checkpoints.save(step, states, {"draws": draws})
+        raise
     finally:
         for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
             await one.close()

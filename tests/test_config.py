@@ -153,7 +153,7 @@ def test_sampling_that_is_not_the_policys_own_is_refused_in_training(field, valu
         ("--designs=0", "designs=0"),
         pytest.param("--policy=both", "policy", marks=pytest.mark.slow),
         ("--config.model.num_kv_heads=3", "num_kv_heads 3"),
-        pytest.param("--config.model.attention=flash", "model.attention is 'flash'", marks=pytest.mark.slow),
+        pytest.param("--config.model.attention=flash", "model.attention='flash' is not one of", marks=pytest.mark.slow),
         pytest.param("--config.tokenizer=no/such/folder", "tokenizer='no/such/folder'", marks=pytest.mark.slow),
     ],
 )
@@ -166,22 +166,3 @@ def test_a_bad_flag_is_one_clear_line_and_exit_code_2(flag, words, tmp_path):
     assert done.returncode == 2, done.stderr
     assert words in done.stderr + done.stdout and "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-def test_an_interrupt_that_a_library_swallows_comes_again_until_the_run_is_on_its_way_out():
-    """JAX's callback at garbage collection swallowed it, and the run went on to its end."""
-    program = """
-import time
-from metaagent_x import train
-train.AGAIN_S = 0.05
-for what in (train._interrupt, time.sleep):
-    try:
-        what(5)
-    except KeyboardInterrupt:
-        print("raised")
-train._interrupted()
-time.sleep(0.2)
-print("out")
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["stopping", "...", "raised", "raised", "out"], done.stderr
