@@ -17,6 +17,7 @@ from metaagent_x.rollout.engine import Engine, EngineFailure, Sampling
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.seeds import call_seed
 from metaagent_x.rollout.tree import UNREADABLE, Design, RolloutTree
+from metaagent_x.rollout.vllm_engine import Guest, VllmEngine
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 Settings = Any  # an ml_collections.ConfigDict of `metaagent_x.config.base`: its fields have no static types
@@ -88,6 +89,10 @@ class _Collector:
             if isinstance(engine, ScriptedEngine) and engine.chat is None:
                 engine.chat = self.chat
 
+    @property
+    def outages(self) -> int:
+        return sum(e.outages for e in self.engines.values() if isinstance(e, VllmEngine | Guest))
+
     async def tree(self, q: int, task: Task, rubric: Rubric, m: int, n: int) -> RolloutTree:
         made = await asyncio.gather(*(self.design(task, rubric, i, n) for i in range(m)))
         return RolloutTree(task, list(made), question=q, step=self.step, executions=n)
@@ -119,9 +124,12 @@ class _Collector:
                 raise
 
         async with self.places:
+            outages = self.outages
             execution = await mas.run_script(
                 script, task, ask, budget=self.budget, prompts=self.prompts, brief=self.chat.brief
             )
+        if execution.status == "wall" and self.outages != outages:  # it may have waited for a server, not for itself
+            execution.status, execution.reason = "void", f"{execution.reason}, while a server was away"
         if execution.status != "void":
             execution.verdict = await self.judge(rubric, execution)
         try:

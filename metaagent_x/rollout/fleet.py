@@ -107,7 +107,8 @@ class Fleet:
 
     Attributes:
       held: version that servers hold, or are being given. history: all versions ever held, in order.
-      restarts: servers that came back. pushes, last_push_s: updates of all together, and how long the newest took.
+      outages: times that a server was taken out of use. restarts: servers that came back.
+      pushes, last_push_s: updates of all together, and how long the newest took.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Fleet:
         self.seats = [Seat(host) for host in hosts]
         self.held: int | None = None
         self.history: list[int] = []
-        self.restarts = self.pushes = 0
+        self.outages = self.restarts = self.pushes = 0
         self.last_push_s = 0.0
         self._transfer, self._expected, self._changed = transfer, dict(expected), changed
         self._slots, self._timeout_s = slots, timeout_s
@@ -199,6 +200,7 @@ class Fleet:
         seat.version = None
         self._homes.forget(self.seats.index(seat))
         if seat.recovery is None and not self._closed:
+            self.outages += 1
             seat.recovery = asyncio.create_task(self._bring_back(seat, restart))
 
     def end(self) -> list[asyncio.Task]:

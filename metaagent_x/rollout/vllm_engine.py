@@ -84,6 +84,11 @@ class VllmEngine:
             self._requests, self._tokens, self._retries, self._failures, f.restarts, f.pushes, f.last_push_s
         )  # fmt: skip
 
+    @property
+    def outages(self) -> int:
+        """Times that a server was taken out of use."""
+        return self._fleet.outages
+
     async def start(self) -> None:
         """Starts or finds the servers, compares, and gives them the weights. Nothing is asked before that.
 
@@ -286,6 +291,11 @@ class Guest:
     async def update_weights(self, params: Any, version: int) -> None:
         """From the next request on."""
         self._weights = Weights(params, version)
+
+    @property
+    def outages(self) -> int:
+        """As `VllmEngine.outages`."""
+        return self._engine.outages
 
     def check(self) -> None:
         """As `VllmEngine.check`."""

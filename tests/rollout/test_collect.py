@@ -15,6 +15,7 @@ from metaagent_x.rollout.engine import Completion, EngineFailure
 from metaagent_x.rollout.measure import evaluate, headroom
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory, trajectories_of
+from metaagent_x.rollout.vllm_engine import Guest
 from metaagent_x.tasks.math import extract_answer
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 
@@ -433,3 +434,29 @@ def test_the_headroom_gate_says_which_knob_to_turn():
 def test_evaluation_leaves_the_settings_alone():
     c = make_config()
     assert with_temperature(c, 0).rollout.temperature == 0.0 and c.rollout.temperature == 1.0
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_wall_limit_met_while_a_server_was_away_is_void_and_otherwise_zero(lost):
+    class Slow(Guest):
+        """Servers one of which may go away while an answer is waited for."""
+
+        outages = 0
+
+        def __init__(self):
+            pass
+
+        async def generate(self, prompt_ids, sampling, seed, *, request=None):
+            type(self).outages += lost
+            await asyncio.sleep(30)
+
+    config = make_config()
+    config.rollout.budget.wall_s = 0.3
+    engines = {"designer": ScriptedEngine(lambda r: SINGLE), "executor": Slow()}
+    (tree,) = await collect(tasks(), engines, BoxGrader(), designs=1, executions=1, config=config, step=0)
+    (execution,) = tree.designs[0].executions
+    if lost:
+        assert execution.status == "void" and "while a server was away" in execution.reason
+        assert not tree.counted().any()
+    else:
+        assert execution.status == "wall" and execution.verdict.reward == 0 and tree.counted().all()
