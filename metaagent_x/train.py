@@ -110,7 +110,7 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interr
     assemble.describe(described, cold.model, cold.tokenizer)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
     start = {name: learner.init(cold.params) for name in sorted(set(owner.values()))}
-    reference = {name: cold.params for name in start} if c.learner.kl else None
+    reference = dict.fromkeys(start, learner.place(cold.params)) if c.learner.kl else None
     checkpoints = Checkpoints(folder.path / "checkpoints", keep=c.checkpoint.keep)
     states, step, draws = start, 0, 0
     if (latest := checkpoints.latest()) is not None:

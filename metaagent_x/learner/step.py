@@ -84,12 +84,15 @@ class Learner:
         """A fresh state from weights of any float dtype, which stay untouched and usable."""
         return init_state(params, self._optimizer, self._shardings)
 
+    def place(self, params: Params) -> Params:
+        """Weights laid out over the mesh as a state's are; what lies there already is the same arrays."""
+        return jax.device_put(params, self._shardings.params)
+
     def logprobs(self, params: Params, batch: Batch) -> np.ndarray:
         """[R, T] float32 log-probs of the targets, 0.0 where `batch.mask` is False. `params` are not donated."""
         data, used, columns = self._arrange(batch)
-        params = jax.device_put(params, self._shardings.params)  # nothing moves if they are those of a state
         with self._on_mesh("score", data):
-            scores = np.asarray(jax.device_get(self._score(params, data, used)))
+            scores = np.asarray(jax.device_get(self._score(self.place(params), data, used)))
         out = np.zeros(batch.mask.shape, np.float32)
         np.put_along_axis(out, columns, scores.reshape(columns.shape), axis=1)
         return np.where(batch.mask, out, np.float32(0))

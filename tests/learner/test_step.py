@@ -234,6 +234,19 @@ def test_correction_and_mismatch_compare_learner_with_engine(learner, params) ->
 
 
 @pytest.mark.fault("F061")
+def test_placed_weights_lie_as_a_state_does_and_are_not_moved_again(params) -> None:
+    spread = Learner(MODEL, settings(micro_rows=1), make_mesh(4, 2))
+    placed = spread.place(params)
+    state = spread.init(params)
+    places = [[x.sharding for x in jax.tree.leaves(tree)] for tree in (placed, state.params)]
+    assert places[0] == places[1] and len({str(p) for p in places[0]}) > 1
+
+    def pointers(tree):
+        return [s.data.unsafe_buffer_pointer() for x in jax.tree.leaves(tree) for s in x.addressable_shards]
+
+    assert pointers(spread.place(placed)) == pointers(placed)
+
+
 def test_a_reference_exists_exactly_when_kl_is_on(learner, params) -> None:
     """OpenRLHF/OpenRLHF#773: a coefficient of zero must need no reference, and the reference must not be ignored."""
     batch = packed(trajectories(0), learner)
