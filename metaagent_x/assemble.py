@@ -174,7 +174,7 @@ def vllm_engine(config: Settings, model: Qwen3Config, policy: str, weights: Weig
     )  # fmt: skip
     return VllmEngine(
         homes, sync, expected, weights, slots=e.slots, in_flight=e.in_flight,
-        timeout_s=e.request_timeout_s,
+        timeout_s=e.request_timeout_s, push_timeout_s=e.push_timeout_s,
     )  # fmt: skip
 
 

@@ -112,6 +112,7 @@ def base() -> Settings:
     c.engine.memory_share = 0.5  # of a GPU, for all its servers; with "split", 0.9 is usual
     c.engine.in_flight = "keep"  # what is being sampled when new weights come: "keep": goes on; "abort": begins again
     c.engine.request_timeout_s = 900.0  # one request, one try
+    c.engine.push_timeout_s = 300.0  # one call of an update of the weights; then the server is started again
     c.engine.start_timeout_s = 900.0  # until a started server answers, and for a restart
     c.engine.weights_dir = "/dev/shm"  # where weights pass from the learner to servers; all of them must see it
     c.engine.model = ""  # openai: name of the model that the endpoint is asked for
@@ -219,7 +220,7 @@ AT_LEAST = {
     "sft.row_tokens": 2, "sft.rows": 1, "sft.micro_rows": 1, "sft.max_steps": 0, "sft.eval_every": 1,
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
     "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0, "engine.servers": 0,
-    "engine.request_timeout_s": 0.1, "engine.start_timeout_s": 1,
+    "engine.request_timeout_s": 0.1, "engine.push_timeout_s": 0.1, "engine.start_timeout_s": 1,
 }  # fmt: skip
 BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",

@@ -32,7 +32,7 @@ RESUMABLE_CHANGES = frozenset(
     {
         "workdir", "steps", "checkpoint.every", "checkpoint.keep", "sft.cache", "engine.python", "engine.urls",
         "engine.servers", "engine.layout", "engine.memory_share", "engine.weights_dir", "engine.request_timeout_s",
-        "engine.start_timeout_s",
+        "engine.push_timeout_s", "engine.start_timeout_s",
     }
 )  # fmt: skip
 PROBE_BYTES = 1 << 20

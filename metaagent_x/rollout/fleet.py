@@ -102,7 +102,7 @@ class Fleet:
       expected: what every server must say of itself, by field of `ServerInfo`.
       slots: requests on one server at a time.
       in_flight: what an update does to them; on a CPU always "abort".
-      timeout_s: of one request.
+      timeout_s: of one request. push_timeout_s: of one call of an update.
       changed: called when a server has come back or is lost.
 
     Attributes:
@@ -113,7 +113,7 @@ class Fleet:
 
     def __init__(
         self, hosts: Sequence[Host], transfer: Transfer, expected: Mapping[str, object], *, slots: int,
-        in_flight: InFlight, timeout_s: float, changed: Callable[[], None],
+        in_flight: InFlight, timeout_s: float, push_timeout_s: float, changed: Callable[[], None],
     ):  # fmt: skip
         if not hosts or slots < 1:
             raise ValueError(f"{len(hosts)} servers with slots={slots}; both must be at least 1")
@@ -123,7 +123,7 @@ class Fleet:
         self.outages = self.restarts = self.pushes = 0
         self.last_push_s = 0.0
         self._transfer, self._expected, self._changed = transfer, dict(expected), changed
-        self._slots, self._timeout_s = slots, timeout_s
+        self._slots, self._timeout_s, self._push_timeout_s = slots, timeout_s, push_timeout_s
         self._in_flight: InFlight = in_flight
         self._homes = Homes()
         self._pushing = asyncio.Lock()  # one update at a time touches a server
@@ -230,7 +230,10 @@ class Fleet:
             await client.close()
         try:
             seat.url = await seat.host.start()
-            seat.client = VllmClient(seat.url, timeout_s=self._timeout_s, connections=self._slots + PROBES)
+            seat.client = VllmClient(
+                seat.url, timeout_s=self._timeout_s, control_timeout_s=self._push_timeout_s,
+                connections=self._slots + PROBES,
+            )  # fmt: skip
             info = await seat.client.info()
         except ServerError as error:
             raise EngineFailure(f"a vLLM server did not start: {error}") from error

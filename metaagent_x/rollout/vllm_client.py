@@ -84,16 +84,20 @@ class VllmClient:
 
     Args:
       url: "http://127.0.0.1:8000".
-      timeout_s: limit of one request from the moment it is sent, slow answers included.
+      timeout_s: limit of a request for a completion from the moment it is sent, slow answers included.
+      control_timeout_s: limit of every other call, of which an update of the weights takes several; None: the same.
       connections: requests for tokens at a time; more wait here. Control calls never wait for them.
 
     Attributes:
       busy: calls under way.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 600.0, connections: int = 256):
+    def __init__(
+        self, url: str, *, timeout_s: float = 600.0, control_timeout_s: float | None = None, connections: int = 256
+    ):
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
+        self.control_timeout_s = timeout_s if control_timeout_s is None else control_timeout_s
         self.busy = 0
         self._room = asyncio.Semaphore(connections)
         # The limit of a whole request is kept in `_call`. No proxy stands between the two sides.
@@ -150,7 +154,7 @@ class VllmClient:
           ServerError: see there; also tokens drawn by weights that were never pushed.
         """
         body = {"token_ids": list(prompt_ids), "sampling_params": _sampling_params(sampling, seed)}
-        answer = await self._tokens(body)
+        answer = await self._tokens(body, self.timeout_s)
         try:
             return _generated(answer)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -159,7 +163,7 @@ class VllmClient:
     async def score(self, ids: Sequence[int]) -> list[float]:
         """Log-probs of ids[1:], each given all before it, at temperature 1. Computed anew: no prefix cache is read."""
         params = _sampling_params(Sampling(1), None) | {"prompt_logprobs": 0, "skip_reading_prefix_cache": True}
-        answer = await self._tokens({"token_ids": list(ids), "sampling_params": params})
+        answer = await self._tokens({"token_ids": list(ids), "sampling_params": params}, self.control_timeout_s)
         try:
             _generated(answer)
             first, *rest = answer["prompt_logprobs"]
@@ -174,7 +178,7 @@ class VllmClient:
         # vLLM lists as many as are asked for, the drawn one first: of two, the first that was asked for is in any case.
         asked = {"logprob_token_ids": [token, token + 1 if token == 0 else token - 1], "logprobs": 2}
         body = {"token_ids": list(prompt_ids), "sampling_params": _sampling_params(Sampling(1), None) | asked}
-        answer = await self._tokens(body)
+        answer = await self._tokens(body, self.control_timeout_s)
         try:
             _generated(answer)
             (drawn,) = answer["choices"][0]["logprobs"]["content"]
@@ -229,7 +233,7 @@ class VllmClient:
     async def healthy(self) -> bool:
         """True if the server answers and its engine lives."""
         try:
-            await self._call("GET", "/health", timeout_s=min(5.0, self.timeout_s))
+            await self._call("GET", "/health", timeout_s=min(5.0, self.control_timeout_s))
         except ServerError:
             return False
         return True
@@ -238,15 +242,15 @@ class VllmClient:
         await self._http.aclose()
         await self._control.aclose()
 
-    async def _tokens(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _tokens(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         async with self._room:
-            return await self._call("POST", "/inference/v1/generate", body, http=self._http)
+            return await self._call("POST", "/inference/v1/generate", body, timeout_s=timeout_s, http=self._http)
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, params: dict[str, str] | None = None,
         timeout_s: float | None = None, http: httpx2.AsyncClient | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        limit = self.timeout_s if timeout_s is None else timeout_s
+        limit = self.control_timeout_s if timeout_s is None else timeout_s
         if self._control.is_closed:
             raise ServerError(f"{self.url}{path}: this client was closed", retryable=True)
         self.busy += 1

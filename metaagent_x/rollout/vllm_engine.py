@@ -58,15 +58,23 @@ class VllmEngine:
       in_flight: what becomes of requests that new weights overtake. "keep": they go on, and their version is that of
         their first token, the oldest; the log-probs are those of whatever weights drew each token. "abort", and always
         on a CPU: they begin again with the new weights.
-      timeout_s: of one try of one request.
+      timeout_s: of one try of one request. push_timeout_s: of each call of an update (pause, load, check, resume); a
+        server that takes longer is started again.
     """
 
     def __init__(
         self, hosts: Sequence[Host], transfer: Transfer, expected: Mapping[str, object], weights: Weights, *,
-        slots: int = 64, in_flight: InFlight = "keep", timeout_s: float = 900.0,
+        slots: int = 64, in_flight: InFlight = "keep", timeout_s: float = 900.0, push_timeout_s: float = 300.0,
     ):  # fmt: skip
         self._fleet = Fleet(
-            hosts, transfer, expected, slots=slots, in_flight=in_flight, timeout_s=timeout_s, changed=self._notify
+            hosts,
+            transfer,
+            expected,
+            slots=slots,
+            in_flight=in_flight,
+            timeout_s=timeout_s,
+            push_timeout_s=push_timeout_s,
+            changed=self._notify,
         )
         self._current = weights
         self._room, self._vocabulary = int(str(expected["max_model_len"])), int(str(expected["vocab_size"]))

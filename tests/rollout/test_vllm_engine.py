@@ -67,7 +67,7 @@ def ask(engine, seed=0, prompt=PROMPT, sampling=SAMPLING):
 def hurry(engine, seconds=0.4):
     """A server may take so long from now on; its start, which takes many requests, is over."""
     for seat in engine._fleet.seats:
-        seat.client.timeout_s = seconds
+        seat.client.timeout_s = seat.client.control_timeout_s = seconds
 
 
 async def until(condition):
@@ -474,6 +474,20 @@ async def test_an_update_that_breaks_off_is_made_again_in_full():
         await engine.update_weights({}, 1)
         assert (await ask(engine)).version == 1
         assert stub.starts == 3 and engine.stats.restarts == 1
+
+
+async def test_a_server_that_hangs_in_an_update_is_started_again_long_before_a_request_would_end():
+    async with StubVllm() as stub, engine_of(stub, timeout_s=900.0, push_timeout_s=2.0) as engine:
+        stub.update_s, start = 900.0, stub.start
+
+        async def come_back():
+            stub.update_s = 0.0
+            return await start()
+
+        stub.start = come_back
+        async with asyncio.timeout(60):
+            await engine.update_weights({}, 1)
+        assert stub.starts == 3 and (await ask(engine)).version == 1
 
 
 async def test_an_update_goes_on_if_who_asked_for_it_goes_away():
