@@ -122,7 +122,7 @@ def test_separate_policies_leave_the_inactive_one_bitwise_unchanged(trees, param
     assert {t.role for t in trained} == {active}
 
 
-@pytest.mark.parametrize("active", ["designer", "executor"])
+@pytest.mark.parametrize("active", [pytest.param("designer", marks=SLOW), "executor"])
 def test_a_stage_of_the_shared_policy_equals_the_same_stage_of_separate_ones(trees, params, active):
     shared, *_ = play(trees, params, {active}, SHARED)
     alone, *_ = play(trees, params, {active}, SEPARATE)
@@ -156,6 +156,7 @@ def test_the_schedule_and_stage_length_say_who_learns(kind, expected):
     assert ["+".join(sorted(active_roles(t, kind, 2))) for t in range(4)] == expected
 
 
+@pytest.mark.slow
 def test_updates_per_step_makes_so_many_updates_and_the_later_ones_leave_ratio_one(trees, params):
     out, _, one, _ = play(trees, params, {"executor"})
     out4, _, four, _ = play(trees, params, {"executor"}, updates_per_step=4)
@@ -193,6 +194,7 @@ def test_ratio_and_dual_clip_do_nothing_at_the_first_update_and_something_later(
 
 
 @pytest.mark.fault("F061")
+@pytest.mark.slow
 def test_without_kl_no_reference_is_needed_and_with_it_one_is_used(trees, params):
     _, _, off, _ = play(trees, params, {"executor"})
     assert "kl" not in off

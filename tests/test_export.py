@@ -57,6 +57,7 @@ def test_the_folder_holds_the_policy_of_that_step_and_its_tokenizer(run, policy,
     assert record == {"run": str(run), "step": step or 4, "policy": policy, "dtype": "float32"}
 
 
+@pytest.mark.slow
 def test_a_later_export_replaces_the_earlier_one(run, tmp_path):
     assert main(run, tmp_path, "--policy=designer", "--dtype=float32") == 0
     assert main(run, tmp_path, "--policy=executor") == 0

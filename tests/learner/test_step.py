@@ -130,7 +130,8 @@ def test_any_packing_and_micro_batching_gives_one_gradient(learner, params, rati
 
 @pytest.mark.fault("F084")
 @pytest.mark.fault("F162")
-@pytest.mark.parametrize("ratio", ["token", pytest.param("sequence", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
 def test_a_mesh_of_eight_devices_gives_the_same_gradient_and_metrics(learner, params, ratio) -> None:
     whole = learner if ratio == "token" else Learner(MODEL, settings(ratio=ratio))
     spread = Learner(MODEL, settings(ratio=ratio, micro_rows=1), make_mesh(4, 2))

@@ -91,7 +91,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("remat", "length", "tensor"),
     [
-        ("block", 1024, 1),
+        pytest.param("block", 1024, 1, marks=SLOW),
         pytest.param("none", 128, 1, marks=SLOW),
         pytest.param("block", 128, 1, marks=SLOW),
         pytest.param("full", 128, 1, marks=SLOW),

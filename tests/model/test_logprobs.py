@@ -145,7 +145,7 @@ def test_memory_follows_the_chunk_not_the_batch():
     assert run.memory_analysis().temp_size_in_bytes < whole / 4
 
 
-@pytest.mark.parametrize(("fsdp", "tensor"), [(8, 1), (2, 4)])
+@pytest.mark.parametrize(("fsdp", "tensor"), [pytest.param(8, 1, marks=pytest.mark.slow), (2, 4)])
 def test_devices_exchange_the_matrix_once_and_not_in_every_chunk(fsdp, tensor):
     """Otherwise the head alone sends more than all layers: 128 times the gradient of the matrix for rows of 16,384."""
     config, params, hidden, targets = make(64, 16, (8, 32))

@@ -11,6 +11,7 @@ import pytest
 from metaagent_x.model import attention, logprobs, qwen3, sharding
 from metaagent_x.model.sharding import ShardingError
 
+SLOW = pytest.mark.slow  # one compilation more each
 QUICK = {"xla_backend_optimization_level": 0}  # these tests are about placement: compile fast
 
 
@@ -36,7 +37,9 @@ def single(config):
     )
 
 
-@pytest.mark.parametrize(("fsdp", "tensor"), [(8, 1), (4, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("fsdp", "tensor"), [pytest.param(8, 1, marks=SLOW), (4, 2), pytest.param(2, 4, marks=SLOW)]
+)
 def test_meshes_of_eight_equal_one_device(config, single, fsdp, tensor, monkeypatch):
     """With tensor 4 there are two key heads for four devices: they are kept whole."""
     if tensor == 2:  # one mesh runs the blockwise kernel and remat too

@@ -8,6 +8,8 @@ import collections
 import concurrent.futures
 import pathlib
 
+import pytest
+
 from metaagent_x.tasks.math import extract_answer, is_equivalent
 
 PAIRS = pathlib.Path(__file__).with_name("answer_pairs.tsv")
@@ -24,6 +26,7 @@ def labelled_pairs():
             yield gold, {"right": True, "wrong": False}[label], answer, kind
 
 
+@pytest.mark.slow
 def test_no_wrong_answer_passes_and_almost_every_right_one_does():
     accepted, refused = [], []
     pairs = list(labelled_pairs())

@@ -95,7 +95,7 @@ def test_mixtures_that_cannot_work_are_refused(sizes, shares, batch, message):
         Mixture(sources, shares, batch, seed=0)
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("hosts", [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))])
 def test_hosts_share_out_the_batch_of_one_host(hosts):
     """Whatever their number: no task twice, none lost, and so a run may go on with another number of hosts."""
 
