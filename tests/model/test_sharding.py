@@ -37,9 +37,7 @@ def single(config):
     )
 
 
-@pytest.mark.parametrize(
-    ("fsdp", "tensor"), [pytest.param(8, 1, marks=SLOW), (4, 2), pytest.param(2, 4, marks=SLOW)]
-)
+@pytest.mark.parametrize(("fsdp", "tensor"), [pytest.param(8, 1, marks=SLOW), (4, 2), pytest.param(2, 4, marks=SLOW)])
 def test_meshes_of_eight_equal_one_device(config, single, fsdp, tensor, monkeypatch):
     """With tensor 4 there are two key heads for four devices: they are kept whole."""
     if tensor == 2:  # one mesh runs the blockwise kernel and remat too
