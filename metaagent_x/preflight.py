@@ -4,7 +4,7 @@
   python -m metaagent_x.train --config=configs/qwen3_4b.py --preflight --preflight_steps=0      # the checks alone
 
 No check depends on another: one that fails hides none. If nothing is wrong, a few steps are played at full lengths
-(`trial.py`). Nothing stays behind but what opening the work folder leaves in one that exists already.
+(`trial.py`). Nothing stays behind.
 
 Exit codes: 0 nothing is wrong (warnings may be), 2 something is.
 """
@@ -532,12 +532,14 @@ async def shake_hands(job: Job) -> list[Finding]:
 
 
 def check_workdir(job: Job) -> Iterator[Finding]:
-    """Opens the folder as the run would; one that is not there yet is tried out under another name beside it."""
+    """Opens the folder of a run as the run would. One without a run is not bound to these settings yet: whether it can
+    be written is tried out in another, inside or beside it."""
     path = Path(job.config.workdir).absolute()
-    if not path.exists():
+    marks = ("config.json", "metrics.jsonl", "checkpoints", "traces")
+    if not path.is_file() and not any((path / name).exists() for name in marks):
         try:
             with tempfile.TemporaryDirectory(prefix=".preflight-", dir=near(path)) as probe:
-                RunFolder(Path(probe) / path.name, job.config)
+                RunFolder(Path(probe) / "run", job.config)
         except OSError as error:
             why = f"workdir={job.config.workdir}: cannot write in {near(path)}: {error.strerror or error}"
             raise ConfigError(f"{why}; choose another --workdir") from error

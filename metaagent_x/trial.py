@@ -142,14 +142,16 @@ async def play(config: Settings, pools: data.Pools, steps: int, near: Path, cons
     pools = dataclasses.replace(pools, train=LongTasks(pools.train, c.rollout.max_prompt_tokens))  # type: ignore[arg-type]
     try:
         with tempfile.TemporaryDirectory(prefix=".preflight-", dir=near) as folder:
-            await _play(c, pools, steps, Path(folder), record, console)
+            played = await _play(c, pools, steps, Path(folder), record)
+        report(c, *played, record, console)  # weights and moments are gone: compiling may take memory
     except FAILURES as error:
         raise Failed(f"{record.now}: {error}") from error
 
 
 async def _play(
-    c: Settings, pools: data.Pools, steps: int, folder: Path, record: Record, console: Console
-) -> None:  # fmt: skip
+    c: Settings, pools: data.Pools, steps: int, folder: Path, record: Record
+) -> tuple[Qwen3Config, Learner, list[RolloutTree], list[Trajectory]]:
+    """Returns the network, the learner, and what was sampled and trained in the last step."""
     model = sft.network(c, folder)
     params = assemble.weights(c, model, assemble.mesh(c))
     described = folder / DESCRIPTION
@@ -162,7 +164,9 @@ async def _play(
     roles = widest_roles(c)
     record.now = "start of the engine"
     engines = await assemble.engines(c, pools, model, current, version=0, described=described)
-    grader, draws, trees, trained = assemble.grader(c), 0, [], []
+    grader, draws = assemble.grader(c), 0
+    trees: list[RolloutTree] = []
+    trained: list[Trajectory] = []
     try:
         for step in range(steps):
             with record.phase("collect"):
@@ -187,7 +191,7 @@ async def _play(
         for engine in {id(e): e for e in engines.values()}.values():
             await engine.close()
         grader.close()
-    report(c, model, learner, trees, trained, record, console)
+    return model, learner, trees, trained
 
 
 def widest_roles(c: Settings) -> frozenset[str]:

@@ -392,6 +392,10 @@ def test_engines_that_cannot_train_are_said(small):
 def test_the_work_folder_says_where_a_run_goes_on(small, tmp_path):
     job = preflight.Job(small)
     assert one(preflight.check_workdir(job)).found.endswith("run, new")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log").write_text("")
+    assert one(preflight.check_workdir(job)).found.endswith("run, new")
+    assert [f.name for f in (tmp_path / "run").iterdir()] == ["log"], "whoever fails here may change the settings"
     RunFolder(small.workdir, small)
     assert "no checkpoint: begins with step 1" in one(preflight.check_workdir(job)).found
     Checkpoints(tmp_path / "run" / "checkpoints").save(7, {"shared": {"w": jnp.ones(2)}}, {})

@@ -13,6 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+QUICK = "--xla_backend_optimization_level=0"  # it compiles far more than it computes
 # Ends with the next of the codes in CODES (the last one again and again), and notes what it was asked.
 STAND_IN = """#!/usr/bin/env bash
 echo "$*" >> "$DIR/asked"
@@ -138,8 +139,10 @@ def test_a_real_run_goes_from_the_checks_to_its_report(tmp_path):
         f"--config.sft.cache={tmp_path / 'cold'}", "--config.sft.first_eval=1", "--config.sft.eval_every=1",
         "--config.sft.tokenizer_examples=1000", "--config.sft.eval_tasks=2", "--config.eval.tasks=2",
         "--config.gate.tasks=2", "--config.data.dev_size=4", "--config.data.test_size=4", "--config.eval.cross=False",
+        "--config.model.num_layers=1", "--config.learner.micro_rows=2", "--config.sft.rows=2",
+        "--config.sft.micro_rows=2",
     ]  # fmt: skip
-    env = {**os.environ, "PYTHON": sys.executable, "XLA_FLAGS": "", "COLUMNS": "160"}
+    env = {**os.environ, "PYTHON": sys.executable, "XLA_FLAGS": QUICK, "COLUMNS": "160"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     output = done.stdout
     assert done.returncode == 0, output + done.stderr
