@@ -1,6 +1,7 @@
 """The scripts of launch/, run as they are: a real small run, and a stand-in for the interpreter where only exit codes
 and signals matter. The container recipe is read, not built."""
 
+import contextlib
 import os
 import re
 import signal
@@ -31,7 +32,27 @@ exit "$code"
 
 
 @pytest.fixture
-def node(tmp_path):
+def popen():
+    """subprocess.Popen, whose processes are gone when the test ends, however it ends."""
+    jobs = []
+
+    def start(command, **settings):
+        jobs.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, **settings
+            )
+        )
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+
+
+@pytest.fixture
+def node(tmp_path, popen):
     """Starts launch/one_node.sh with the stand-in: start(codes, flags...) -> process."""
     (tmp_path / "python").write_text(STAND_IN)
     (tmp_path / "python").chmod(0o755)
@@ -42,9 +63,7 @@ def node(tmp_path):
             "BACKOFF_S": "0", **env,
         }  # fmt: skip
         command = [ROOT / "launch" / "one_node.sh", "configs/smoke.py", str(tmp_path / "run"), *flags]
-        return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
-        )
+        return popen(command, env=environment, cwd=tmp_path)
 
     return start
 
@@ -161,7 +180,7 @@ def test_a_real_run_goes_from_the_checks_to_its_report(tmp_path):
 
 
 @pytest.fixture
-def slurm(tmp_path):
+def slurm(tmp_path, popen):
     """Starts launch/slurm.sbatch where Slurm would: start(code, state) -> process. scontrol notes what it is told."""
     home = tmp_path / "submitted"
     (home / "launch").mkdir(parents=True)
@@ -182,7 +201,7 @@ def slurm(tmp_path):
             "SLURM_JOB_ID": "7", "DIR": str(tmp_path), "CODE": code, "STATE": state,
         }  # fmt: skip
         command = ["bash", str(ROOT / "launch" / "slurm.sbatch"), "configs/smoke.py", "runs/x", "--seed=3"]
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
+        return popen(command, env=env, cwd="/")
 
     return start
 
