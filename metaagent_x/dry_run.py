@@ -203,11 +203,11 @@ def engine_share(config: Settings, model: Qwen3Config, capacity: float) -> float
     return 0.0
 
 
-def work(config: Settings, model: Qwen3Config, key: str, text: str) -> Pass:
-    """What one micro-batch costs a device. `text` is the compiled program."""
+def work(config: Settings, model: Qwen3Config, key: str, text: str | None) -> Pass:
+    """What one micro-batch costs a device. `text` is the program compiled for a CPU; None: nothing is counted."""
     rows, length = config.learner.micro_rows, config.learner.row_tokens
     formula = cost.train_flops if key == "update" else cost.score_flops
-    done = program.operations(text)
+    done = program.operations(text) if text is not None else []
     sends = [o for o in done if o.kind != "dot"]
     fsdp, tensor = config.mesh.fsdp, config.mesh.tensor
     return Pass(

@@ -6,7 +6,7 @@
 No check depends on another: one that fails hides none. If nothing is wrong, a few steps are played at full lengths
 (`trial.py`). Nothing stays behind.
 
-Exit codes: 0 nothing is wrong (warnings may be), 2 something is.
+Exit codes: 0 nothing is wrong (warnings may be), 2 something is, 3 interrupted.
 """
 
 from __future__ import annotations
@@ -152,6 +152,14 @@ def run(config: Settings, *, steps: int, interruption: Interruption, console: Co
     """
     if steps < 0:
         raise ConfigError(f"--preflight_steps={steps} must be at least 0")
+    try:
+        return _run(config, steps, interruption, console)
+    except KeyboardInterrupt:
+        console.print("preflight interrupted; nothing stays behind")
+        return 3
+
+
+def _run(config: Settings, steps: int, interruption: Interruption, console: Console) -> int:
     accelerators.prepare(config)  # before anything asks JAX for a device
     if config.mesh.simulate:
         jax.config.update("jax_num_cpu_devices", config.mesh.simulate)
@@ -183,7 +191,8 @@ def examine(job: Job) -> list[Finding]:
     out: list[Finding] = []
     for name, check in CHECKS.items():
         try:
-            out += check(job)
+            for finding in check(job):  # one by one: what comes before a failure counts
+                out.append(finding)
         except EXPECTED as error:
             out.append(Finding(name, "not usable", "", "wrong", str(error)))
         except Exception as defect:  # ours; it must not hide what the other checks find

@@ -266,7 +266,7 @@ def report(
         planned = {name: devices * (size - engine) + engine for name, size in planned.items()}
     least: Mapping[str, float] = {}
     if device is not None and c.engine.kind == "vllm":
-        passes = {key: dry_run.work(c, model, key, "") for key in compiled}
+        passes = {key: dry_run.work(c, model, key, None) for key in compiled}
         least = dry_run.budget(c, model, passes, micro, sampled, device, devices)
     console.print(phases_table(record, least, planned, "this process" if on_cpu else "the fullest device"))
     if gpu := record.fullest:

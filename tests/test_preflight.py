@@ -4,8 +4,10 @@ it may be."""
 import asyncio
 import dataclasses
 import hashlib
+import io
 import json
 import os
+import re
 import resource
 import shutil
 from collections import namedtuple
@@ -14,16 +16,18 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import pytest
 from hf_samples import raw_config, write
+from rich.console import Console
 
 from configs import qwen3_4b, qwen3_8b, tiny
-from metaagent_x import accelerators, config, data, preflight, sandbox, trial
+from metaagent_x import accelerators, config, data, dry_run, preflight, sandbox, trial
 from metaagent_x.learner import credit
 from metaagent_x.learner.checkpoint import Checkpoints
-from metaagent_x.mas.records import CallRequest, Execution
+from metaagent_x.mas.records import Call, CallRequest, Execution
 from metaagent_x.model import hf
+from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Completion, EngineFailure, Sampling
-from metaagent_x.rollout.tree import Design, RolloutTree
+from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory
 from metaagent_x.rollout.vllm_client import ServerInfo, VllmClient
 from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks.task import Rubric, Task, Verdict
@@ -113,6 +117,10 @@ def test_on_a_machine_that_has_all_nothing_is_wrong_and_nothing_stays_behind(sma
     assert list(tmp_path.iterdir()) == []
 
 
+def interrupt(job):
+    raise KeyboardInterrupt
+
+
 def test_the_exit_code_says_whether_something_is_wrong(small, disk, monkeypatch):
     printed = []
     console = SimpleNamespace(print=lambda *args, **_: printed.append(args[0]))
@@ -124,6 +132,8 @@ def test_the_exit_code_says_whether_something_is_wrong(small, disk, monkeypatch)
     disk(0)
     assert preflight.run(small, steps=2, interruption=None, console=console) == 2
     assert printed[-1] == "1 of 2 checks failed; nothing was played"
+    monkeypatch.setattr(preflight, "CHECKS", {"disk": interrupt})
+    assert preflight.run(small, steps=0, interruption=None, console=console) == 3
     with pytest.raises(config.ConfigError, match="--preflight_steps=-1 must be at least 0"):
         preflight.run(small, steps=-1, interruption=None, console=console)
 
@@ -524,3 +534,30 @@ def test_a_failure_names_the_phase(small, tmp_path, monkeypatch):
     with pytest.raises(trial.Failed, match="start of the engine: no server came"):
         asyncio.run(trial.play(small, pools, 1, tmp_path, None))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_limits_of_the_data_sheet_stand_beside_what_was_measured(small, monkeypatch):
+    """96 rows of a trajectory each, on two devices, sampled by two servers: what H200 would take at least."""
+    small.engine.kind, small.engine.servers, small.mesh.fsdp, small.learner.micro_rows = "vllm", 2, 2, 2
+    small.model.num_layers, small.model.remat = 1, "block"
+    model = Qwen3Config.from_settings(small.model)
+    sheet = accelerators.ACCELERATORS["H200"]
+    monkeypatch.setattr(trial, "data_sheet", lambda: sheet)
+    ids = tuple(range(176))
+    calls = [Call(str(i), "solver", "", ids[:128], ids[:48], (-1.0,) * 48, "stop", 0, "") for i in range(96)]
+    trained = [Trajectory(ids, (False,) * 128 + (True,) * 48, (0.0,) * 176) for _ in calls]
+    record = trial.Record()
+    for name in trial.PHASES:
+        with record.phase(name):
+            pass
+    console = Console(width=120, file=io.StringIO())
+    learner = trial.assemble.learner(small, model)
+    trial.report(small, model, learner, [tree(played(calls=calls), played())], trained, record, console)
+    said = console.file.getvalue()
+    assert "96 calls a step, prompts of up to 128 tokens, 4,608 tokens sampled" in said
+    passes = {key: dry_run.work(small, model, key, None) for key in ("score", "update")}
+    least = dry_run.budget(small, model, passes, 96 // 4, 4608, sheet, 2)
+    for phase, part in (("collect", "rollout"), ("update", "train"), ("push", "push")):
+        assert re.search(rf"│ {phase} +│ +[\d.]+ │ +{least[part]:.2f} │", said), said
+    assert least["rollout"] > 0 and re.search(r"│ save +│ +[\d.]+ │ +- │", said)
