@@ -247,10 +247,12 @@ def check_gpus(job: Job) -> Iterator[Finding]:
         "wrong" if small else "ok",
         "weights, moments, gradients, engine and margin do not fit; --dry_run says what to change" if small else "",
     )  # fmt: skip
-    busy = {n: found[n].used for n in numbers if found[n].used > accelerators.MARGIN * found[n].memory}
+    attached = job.config.engine.kind == "vllm" and job.config.engine.urls  # servers that run already have their part
+    share = accelerators.MARGIN + (job.config.engine.memory_share if attached else 0.0)
+    busy = [n for n in numbers if found[n].used > share * found[n].memory]
     worst = max(g.used for g in used)
     yield Finding(
-        "GPU memory in use", _size(worst), f"at most {_size(accelerators.MARGIN * memory)}",
+        "GPU memory in use", _size(worst), f"at most {_size(share * memory)}",
         "wrong" if busy else "ok",
         f"GPU {', '.join(map(str, busy))}: other processes hold up to {_size(worst)}; end them (nvidia-smi lists them) "
         "or show other GPUs in CUDA_VISIBLE_DEVICES" if busy else "",
@@ -274,11 +276,11 @@ def check_devices(job: Job) -> Iterator[Finding]:
     way_out, verdict = "", "ok"
     on_cpu = devices[0].platform == "cpu"
     chosen = c.mesh.simulate or "cpu" in os.environ.get("JAX_PLATFORMS", "")
-    if len(devices) < job.devices:
+    if on_cpu and not chosen and accelerators.installed_gpus():
+        way_out = "the machine has GPUs and JAX does not use them: pip install -r requirements-gpu.txt"
+    elif len(devices) < job.devices:
         way_out = f"the mesh needs {job.devices} devices and JAX has {len(devices)}; lower mesh.fsdp"
         way_out += f", or set mesh.simulate={job.devices}" if on_cpu else ""
-    elif on_cpu and not chosen and accelerators.installed_gpus():
-        way_out = "the machine has GPUs and JAX does not use them: pip install -r requirements-gpu.txt"
     if way_out:
         verdict = "wrong"
     elif len(devices) > job.devices and not on_cpu:

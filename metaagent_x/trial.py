@@ -179,7 +179,7 @@ async def _play(
                 states, trained, metrics = improve(trees, states, owner, learner, roles, seed=seed, reference=reference)
                 jax.block_until_ready(states)
             if not metrics["updates"]:
-                raise Failed(f"update: no update was made, nonfinite={metrics.get('nonfinite')}")
+                raise Failed("update: none was made: each had a loss or gradient that is not finite")
             with record.phase("push"):
                 for name, engine in {owner[role]: engines[role] for role in sorted(owner)}.items():
                     await engine.update_weights(states[name].params, version=step + 1)

@@ -252,6 +252,21 @@ def test_a_gpu_that_the_job_does_not_use_may_be_in_use(large, smi, monkeypatch):
     assert wrong(preflight.check_gpus(preflight.Job(large))) == {}
 
 
+def test_servers_that_run_already_have_their_part_of_a_gpu(large, smi):
+    smi(node(used=(70_000,) * 8))
+    assert "GPU memory in use" in wrong(preflight.check_gpus(preflight.Job(large)))
+    large.engine.urls = ("http://127.0.0.1:8000",)
+    assert wrong(preflight.check_gpus(preflight.Job(large))) == {}
+
+
+def test_gpus_that_jax_does_not_use_are_said(small, smi, monkeypatch):
+    smi(node())
+    assert wrong(preflight.check_devices(preflight.Job(small))) == {}, "JAX_PLATFORMS=cpu asks for it"
+    monkeypatch.delenv("JAX_PLATFORMS")
+    small.mesh.fsdp = 16
+    assert "requirements-gpu.txt" in one(preflight.check_devices(preflight.Job(small))).way_out
+
+
 def test_gpus_that_are_too_few_or_too_small_are_said(large, smi):
     smi(node(used=(4,) * 4))
     with pytest.raises(config.ConfigError, match="the job needs 8 GPUs and the machine has no GPU 4, only 4"):
