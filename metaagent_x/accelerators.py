@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
+import subprocess
 from collections.abc import Mapping
 
-from metaagent_x.config import Settings
+from metaagent_x.config import ConfigError, Settings
 
 MARGIN = 0.05  # of every device: the driver's context, buffers of the collectives, fragmentation
 FRACTION = "XLA_CLIENT_MEM_FRACTION"
@@ -130,3 +132,30 @@ def gpu_number(device: int, given: str | None) -> int:
     if not listed[device].isdecimal():
         raise ValueError(f"CUDA_VISIBLE_DEVICES={given} does not name GPUs by their numbers; write '0,1,...'")
     return int(listed[device])
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """One GPU, as nvidia-smi says. `memory` and `used` in bytes."""
+
+    name: str
+    driver: str
+    memory: float
+    used: float
+
+
+def installed_gpus() -> list[Gpu]:
+    """All NVIDIA GPUs of the machine, in its order; none where there is no driver.
+
+    Raises ConfigError if the driver does not answer.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return []
+    fields = "name,driver_version,memory.total,memory.used"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()
+        raise ConfigError(f"nvidia-smi ended with code {done.returncode}: {said}; repair the driver")
+    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    return [Gpu(name, driver, float(total) * 2**20, float(used) * 2**20) for name, driver, total, used in rows]

@@ -162,10 +162,6 @@ def cold_engines(
 def vllm_engine(config: Settings, model: Qwen3Config, policy: str, weights: Weights, described: Path) -> VllmEngine:
     """The servers of one policy, not started yet."""
     e, chat, dtype = config.engine, chat_for(config.tokenizer), config.model.compute_dtype
-    expected = {
-        "vocab_size": model.vocab_size, "max_model_len": e.cache_tokens, "dtype": dtype,
-        "logprobs_mode": LOGPROBS_MODE, "fingerprint": chat.fingerprint,
-    }  # fmt: skip
     homes = hosts(config, policy, described)  # before shared memory is taken
     store = WeightStore(functools.partial(hf.named_tensors, model, dtype=dtype), dtype, e.weights_dir)
     sync = WeightSync(
@@ -173,9 +169,18 @@ def vllm_engine(config: Settings, model: Qwen3Config, policy: str, weights: Weig
         length=min(PROBE_LENGTH, e.cache_tokens - 1),  # a server wants room for one more
     )  # fmt: skip
     return VllmEngine(
-        homes, sync, expected, weights, slots=e.slots, in_flight=e.in_flight,
+        homes, sync, expected_server(config, model), weights, slots=e.slots, in_flight=e.in_flight,
         timeout_s=e.request_timeout_s, push_timeout_s=e.push_timeout_s,
     )  # fmt: skip
+
+
+def expected_server(config: Settings, model: Qwen3Config) -> dict[str, object]:
+    """What every server must say of itself, by field of `ServerInfo`."""
+    return {
+        "vocab_size": model.vocab_size, "max_model_len": config.engine.cache_tokens,
+        "dtype": config.model.compute_dtype, "logprobs_mode": LOGPROBS_MODE,
+        "fingerprint": chat_for(config.tokenizer).fingerprint,
+    }  # fmt: skip
 
 
 def hosts(config: Settings, policy: str, described: Path) -> list[Host]:

@@ -203,11 +203,11 @@ def engine_share(config: Settings, model: Qwen3Config, capacity: float) -> float
     return 0.0
 
 
-def work(config: Settings, model: Qwen3Config, key: str, text: str) -> Pass:
-    """What one micro-batch costs a device. `text` is the compiled program."""
+def work(config: Settings, model: Qwen3Config, key: str, text: str | None) -> Pass:
+    """What one micro-batch costs a device. `text` is the program compiled for a CPU; None: nothing is counted."""
     rows, length = config.learner.micro_rows, config.learner.row_tokens
     formula = cost.train_flops if key == "update" else cost.score_flops
-    done = program.operations(text)
+    done = program.operations(text) if text is not None else []
     sends = [o for o in done if o.kind != "dot"]
     fsdp, tensor = config.mesh.fsdp, config.mesh.tensor
     return Pass(
@@ -344,24 +344,36 @@ def decode(config: Settings, model: Qwen3Config, tokens: int, device: Accelerato
     return Decode(sequences, context, rate, max(tokens / rate, chain), chain)
 
 
+def budget(
+    config: Settings, model: Qwen3Config, passes: dict[str, Pass], micro: int, tokens: int, device: Accelerator,
+    devices: int,
+) -> dict[str, float]:  # fmt: skip
+    """Seconds that the parts of a step take at least: "rollout" (servers), "train", "push"."""
+    push, policies = cost.serving_bytes(model), len(set(assemble.owners(config).values()))
+    return {
+        "rollout": decode(config, model, tokens, device).seconds,
+        "train": sum(t[-1] for t in least_times(config, model, passes, micro, device, devices).values()),
+        # Each device of the learner copies its part to the host, then each GPU of a server reads all of it.
+        "push": policies * (push / devices + push) / device.host_link if device.host_link else 0.0,
+    }
+
+
 def budget_table(
     config: Settings, model: Qwen3Config, passes: dict[str, Pass], micro: int, tokens: int, device: Accelerator,
     devices: int,
 ) -> Table:  # fmt: skip
     """A whole step by its limits, every trained token sampled in it."""
     d, push = decode(config, model, tokens, device), cost.serving_bytes(model)
-    train = sum(t[-1] for t in least_times(config, model, passes, micro, device, devices).values())
     policies = len(set(assemble.owners(config).values()))
-    # Each device of the learner copies its part to the host, then each GPU of a server reads all of it.
-    through_host = policies * (push / devices + push) / device.host_link if device.host_link else 0.0
+    least = budget(config, model, passes, micro, tokens, device, devices)
     sampling = f"{d.rate:,.0f} tokens/s, {d.sequences} sequences a server, mean context {d.context:,.0f}"
     bringing = f"{_gb(policies * push)} GB through the host at {(device.host_link or 0) / 1e9:.0f} GB/s"
     rows = [
-        ("rollout", f"{d.seconds:.2f}", f"{sampling}; the longest chain {d.chain:.1f} s"),
+        ("rollout", f"{least['rollout']:.2f}", f"{sampling}; the longest chain {d.chain:.1f} s"),
         ("grade", "0.00", "beside the rollout, on the host's cores"),
-        ("train", f"{train:.2f}", "log-prob pass and updates, as above"),
-        ("push", f"{through_host:.2f}", f"{bringing}; between devices {policies * push / (device.link or 1):.3f} s"),
-        ("step", f"{d.seconds + train + through_host:.2f}", f"{tokens:,} tokens"),
+        ("train", f"{least['train']:.2f}", "log-prob pass and updates, as above"),
+        ("push", f"{least['push']:.2f}", f"{bringing}; between devices {policies * push / (device.link or 1):.3f} s"),
+        ("step", f"{sum(least.values()):.2f}", f"{tokens:,} tokens"),
     ]
     table = _table("budget of a step, not measured", ("", "at least, s", "how known"), rows)
     table.caption = "rollout: every token costs one reading of all weights and of its own keys and values"

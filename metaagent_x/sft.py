@@ -80,6 +80,23 @@ def next_rows(chat: Chat, seed: int, index: int, tokens: int) -> tuple[list[Traj
         index += 1
 
 
+def network(config: Settings, folder: Path) -> qwen3.Qwen3Config:
+    """The network, and a tokenizer that fits it: where a cold start is to train one, it is made in `folder` if it is
+    not there yet, and named by the settings from then on.
+
+    Raises ConfigError if the settings' own tokenizer does not fit.
+    """
+    trained = not config.tokenizer and config.sft.max_steps > 0  # a folder that the user named is read, never written
+    if trained:
+        with config.unlocked():
+            config.tokenizer = str(folder / "tokenizer")
+        if not (folder / "tokenizer" / "tokenizer.json").exists():
+            _train_tokenizer(config)
+    model = assemble.model_config(config, config.sft.vocab_size if trained else None)
+    assemble.check_vocabulary(config, model)
+    return model
+
+
 async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
     """Returns the cold-started policy of these settings, from its cache folder if it was made before.
 
@@ -88,18 +105,10 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
     """
     s = config.sft
     if not s.max_steps:
-        model = assemble.model_config(config)
-        assemble.check_vocabulary(config, model)
+        model = network(config, Path(s.cache))
         return ColdStart(assemble.weights(config, model, assemble.mesh(config)), model, config.tokenizer)
     folder = Path(s.cache) / fingerprint(config)
-    trained = not config.tokenizer  # a folder that the user named is read, never written
-    if trained:
-        with config.unlocked():
-            config.tokenizer = str(folder / "tokenizer")
-        if not (folder / "tokenizer" / "tokenizer.json").exists():
-            _train_tokenizer(config)
-    model = assemble.model_config(config, s.vocab_size if trained else None)
-    assemble.check_vocabulary(config, model)
+    model = network(config, folder)
     chat = chat_for(config.tokenizer)
     learner = Learner(model, s, temperature=1.0, total_updates=s.max_steps)
     state = learner.init(assemble.weights(config, model))

@@ -4,6 +4,7 @@
   python -m metaagent_x.train --config=configs/tiny.py --designs=8 --executions=1 --policy=separate --seed=3
   python -m metaagent_x.train --config=configs/tiny.py --engine=vllm
   python -m metaagent_x.train --config=configs/qwen3_4b.py --dry_run
+  python -m metaagent_x.train --config=configs/qwen3_4b.py --preflight
 
 Exit codes: 0 done, 2 bad input, 3 interrupted and resumable (the same command goes on), 1 anything else.
 """
@@ -20,7 +21,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
-from metaagent_x import accelerators, assemble, config, data, dry_run, loop, sft
+from metaagent_x import accelerators, assemble, config, data, dry_run, loop, preflight, sft
 from metaagent_x.analysis.report import write_report
 from metaagent_x.interruption import Interruption
 from metaagent_x.learner.checkpoint import Checkpoints
@@ -50,6 +51,8 @@ _OVERRIDES = {
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "Compile the step and say whether it fits; train nothing.")
 _DRY_RUN_MESH = flags.DEFINE_string("dry_run_mesh", "8xH200", "Devices of the dry run: a number, x, an accelerator.")
 _DRY_RUN_TOKENS = flags.DEFINE_integer("dry_run_tokens", 2**20, "Packed tokens that one step of the dry run trains on.")
+_PREFLIGHT = flags.DEFINE_bool("preflight", False, "Say what is missing here for a run of days; train nothing.")
+_PREFLIGHT_STEPS = flags.DEFINE_integer("preflight_steps", 2, "Steps of the preflight at full lengths; 0: only checks.")
 
 
 def main(_: list[str]) -> None:
@@ -65,6 +68,9 @@ def main(_: list[str]) -> None:
         config.validate(settings)
         if _DRY_RUN.value:
             sys.exit(dry_run.run(settings, mesh=_DRY_RUN_MESH.value, tokens=_DRY_RUN_TOKENS.value, console=console))
+        if _PREFLIGHT.value:
+            steps = _PREFLIGHT_STEPS.value
+            sys.exit(preflight.run(settings, steps=steps, interruption=interruption, console=console))
         accelerators.prepare(settings)  # before anything asks JAX for a device
         assemble.check_supported(settings)
         assemble.adopt_weights(settings)

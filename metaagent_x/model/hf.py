@@ -112,11 +112,10 @@ def load(folder: Path | str, dtype: jax.typing.DTypeLike, mesh: Mesh | None = No
     dtype = dtype_name(dtype)
     config = read_config(folder, dtype)
     shapes, entries = abstract_params(config)[0], _entries(config)
+    files = _opened(Path(folder), config)
     here = SingleDeviceSharding(jax.devices()[0])
     places = param_shardings(config, mesh) if mesh is not None else jax.tree.map(lambda _: here, shapes)
     params: Params = {"layers": {}}
-    files = _Files(Path(folder))
-    files.check({name: entry.stored.shape(_own_shape(shapes, entry)) for name, entry in entries.items()}, config)
     for name, (leaf, layer, stored) in entries.items():
         # A copy of what was fetched, always: on a CPU that may be the mapped file itself.
         if layer is None:
@@ -129,6 +128,24 @@ def load(folder: Path | str, dtype: jax.typing.DTypeLike, mesh: Mesh | None = No
             # Waiting, or the parts of many layers would queue up on the devices.
             params["layers"][leaf] = jax.block_until_ready(_set_layer(stack, part, layer, stored.axes, place))
     return config, jax.block_until_ready(params)
+
+
+def check(folder: Path | str) -> Qwen3Config:
+    """Opens a folder and compares its tensors with its `config.json`; reads none of them but a tied head.
+
+    Raises:
+        WeightsError: as `load`.
+    """
+    config = read_config(folder)
+    _opened(Path(folder), config)
+    return config
+
+
+def _opened(folder: Path, config: Qwen3Config) -> _Files:
+    shapes, files = abstract_params(config)[0], _Files(folder)
+    entries = _entries(config).items()
+    files.check({name: entry.stored.shape(_own_shape(shapes, entry)) for name, entry in entries}, config)
+    return files
 
 
 def _of_one_layer(place: Sharding) -> Sharding:
