@@ -133,7 +133,7 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
             await asyncio.sleep(0)  # where an interruption may end it
         done = await _measured(config, pools, model, average.params, at, index, loss)
         saved.save(at, {"last": state, "average": average}, {"index": index, "done": done})
-    saved.wait()
+        saved.wait()  # whatever ends the job next
     return ColdStart(average.params, model, config.tokenizer)
 
 

@@ -168,10 +168,12 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interr
             checkpoints.save(step, states, _record(c, step, draws, states))
         raise
     finally:
-        for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
-            await one.close()
-        grader.close()
-        checkpoints.wait()
+        try:
+            for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
+                await one.close()
+            grader.close()
+        finally:
+            checkpoints.wait()  # a thread that writes cannot go on while the interpreter ends
 
 
 def _record(c: config.Settings, step: int, draws: int, policies: Iterable[str]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Checkpoints:
         self._writer.start()
 
     def wait(self) -> None:
-        """Returns when nothing is being written any more: before the process ends, and for tests.
+        """Returns when nothing is being written any more. Needed before the process ends: its threads stop then.
 
         Raises:
           CheckpointError: what was written last is not on disk; names the last step that is.
