@@ -85,8 +85,8 @@ class Checkpoints:
         if wrong := [name for name, (_, bad) in taken.items() if bad]:
             raise CheckpointError(
                 f"{self.folder}: step {step} is not saved: {taken[wrong[0]][1]} values of leaf {wrong[0]} are not "
-                f"finite ({len(wrong)} of {len(leaves)} leaves hold such values); {self._standing()}. Train with a lower "
-                "learning rate in another folder"
+                f"finite ({len(wrong)} of {len(leaves)} leaves hold such values); {self._standing()}. Train with a "
+                "lower learning rate in another folder"
             )
         table = {name: [x.shape, str(x.dtype), taken[name][0]] for name, x in leaves.items()}
         content = json.loads(json.dumps({"format": FORMAT, "leaves": table, "extra": dict(extra)}))
