@@ -6,6 +6,8 @@ A config file in `configs/` calls `base()`, changes what it must and returns the
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 import sys
@@ -182,7 +184,9 @@ def base() -> Settings:
 
     c.checkpoint = ml_collections.ConfigDict()
     c.checkpoint.every = 10
-    c.checkpoint.keep = 2
+    c.checkpoint.keep = 2  # the newest
+    c.checkpoint.keep_every = 0  # steps that are a multiple of this stay for good; 0: none
+    c.checkpoint.best = False  # the best on dev tasks stays as well, of those measured at stage boundaries
     return c
 
 
@@ -209,10 +213,10 @@ AT_LEAST = {
     "steps": 0, "batch": 1, "designs": 1, "executions": 1, "stage_length": 1, "rollout.max_prompt_tokens": 1,
     "rollout.max_designer_tokens": 1, "rollout.max_executor_tokens": 1, "rollout.concurrency": 1, "engine.slots": 1,
     "engine.chunk": 1, "learner.row_tokens": 2, "learner.micro_rows": 1, "learner.updates_per_step": 1,
-    "checkpoint.every": 1, "checkpoint.keep": 1, "mesh.fsdp": 1, "mesh.tensor": 1, "rollout.temperature": 0,
-    "learner.kl": 0, "reward.call_cost": 0, "reward.format_bonus": 0, "learner.learning_rate": 0, "seed": 0,
-    "mesh.simulate": 0, "data.train_size": 0, "data.dev_size": 0, "data.test_size": 0, "data.hold_out": 0,
-    "data.max_task_tokens": 0, "engine.cache_tokens": 2,
+    "checkpoint.every": 1, "checkpoint.keep": 1, "checkpoint.keep_every": 0, "mesh.fsdp": 1, "mesh.tensor": 1,
+    "rollout.temperature": 0, "learner.kl": 0, "reward.call_cost": 0, "reward.format_bonus": 0,
+    "learner.learning_rate": 0, "seed": 0, "mesh.simulate": 0, "data.train_size": 0, "data.dev_size": 0,
+    "data.test_size": 0, "data.hold_out": 0, "data.max_task_tokens": 0, "engine.cache_tokens": 2,
     "rollout.budget.calls": 1, "rollout.budget.tokens": 1, "rollout.budget.depth": 0, "rollout.budget.tool_runs": 0,
     "rollout.budget.wall_s": 0.1, "rollout.budget.cpu_s": 0.1, "rollout.budget.memory_mb": 1,
     "learner.warmup_steps": 0, "learner.b1": 0, "learner.b2": 0, "learner.weight_decay": 0, "learner.clip_norm": 0,
@@ -226,6 +230,11 @@ BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",
     "sft.average",
 )  # fmt: skip
+
+
+def fingerprint(c: Settings) -> str:
+    """Hash of all settings: the same for the same values, whatever set them."""
+    return hashlib.sha256(json.dumps(c.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def get(config: Settings, field: str) -> object:
@@ -298,6 +307,11 @@ def _check_data(c: Settings) -> None:
         sets = [entry[:2] for entry in c.data[use]]
         if twice := next((s for s in sets if sets.count(s) > 1), None):
             raise ConfigError(f"data.{use} names {twice} twice; give it one entry with both shares")
+    if c.checkpoint.best and not (c.data.hold_out or c.data.dev):
+        raise ConfigError(
+            "checkpoint.best=True chooses by dev tasks, and there are none; set data.hold_out or data.dev, or "
+            "checkpoint.best=False"
+        )
     if c.data.hold_out and c.data.dev:
         raise ConfigError(
             f"data.hold_out={c.data.hold_out} and data.dev={c.data.dev!r}: dev tasks are held out of the training sets "

@@ -315,18 +315,20 @@ def shared_bytes(job: Job) -> int:
 
 def check_disk(job: Job) -> Iterator[Finding]:
     """What lies in the work folder already is room too: the run replaces it."""
+    c = job.config.checkpoint
     folder, old = near(job.config.workdir), Path(job.config.workdir) / "checkpoints"
     kept = sum(f.stat().st_size for f in old.rglob("*") if f.is_file()) if old.is_dir() else 0
     each, free = checkpoint_bytes(job), shutil.disk_usage(folder).free
-    needed = (job.config.checkpoint.keep + 1) * each
+    stay = c.keep + c.best + (job.config.steps // c.keep_every if c.keep_every else 0)
+    needed = (stay + 1) * each
     short = free + kept < needed
-    count = f"{job.config.checkpoint.keep} + 1 checkpoints of {_size(each)}"
+    count = f"{stay} + 1 checkpoints of {_size(each)}"
     yield Finding(
         "disk", f"{_size(free)} free" + (f", {_size(kept)} in checkpoints" if kept else ""),
         f"{_size(needed)}: {count}",
         "wrong" if short else "ok",
         f"{folder} has {_size(free)} free, and {count} must fit there, the last one while it is written; choose a "
-        "--workdir on a larger disk, or lower checkpoint.keep" if short else "",
+        "--workdir on a larger disk, or keep fewer (checkpoint.keep, keep_every, best)" if short else "",
     )  # fmt: skip
 
 

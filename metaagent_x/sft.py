@@ -20,6 +20,7 @@ from rich.console import Console
 
 from metaagent_x import assemble, data
 from metaagent_x.config import ConfigError, Settings
+from metaagent_x.learner import checkpoint
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.packing import pack
 from metaagent_x.learner.state import TrainState
@@ -45,7 +46,7 @@ def fingerprint(config: Settings) -> str:
         files = [f for f in sorted(Path(config.model.path).iterdir()) if f.suffix in (".json", ".safetensors")]
         chosen["weights"] = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     sources = [inspect.getsource(m) for m in (demonstrations, prompts, families, qwen3, parameters)]
-    return hashlib.sha256(json.dumps([chosen, sources], sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([chosen, sources, checkpoint.FORMAT], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +116,9 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
     average = TrainState(jax.tree.map(lambda x: x.copy(), state.params), (), state.step.copy())
     saved = Checkpoints(folder / "checkpoints", keep=1)
     at, index, done = 0, 0, False
-    if (latest := saved.latest()) is not None:
-        states, extra = saved.restore(latest, {"last": state, "average": average})
-        state, average, at, index, done = states["last"], states["average"], latest, extra["index"], extra["done"]
+    if (known := saved.resume({"last": state, "average": average})) is not None:
+        at, states, extra = known
+        state, average, index, done = states["last"], states["average"], extra["index"], extra["done"]
         console.print(f"cold start: {'found' if done else 'going on'} at update {at} in {folder}")
     if not done:
         console.print(
@@ -141,6 +142,7 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
             await asyncio.sleep(0)  # where an interruption may end it
         done = await _measured(config, pools, model, average.params, at, index, loss)
         saved.save(at, {"last": state, "average": average}, {"index": index, "done": done})
+        saved.wait()  # whatever ends the job next
     return ColdStart(average.params, model, config.tokenizer)
 
 

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import sys
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 from absl import app, flags, logging
@@ -24,7 +27,7 @@ from rich.console import Console
 from metaagent_x import accelerators, assemble, config, data, dry_run, loop, preflight, sft
 from metaagent_x.analysis.report import write_report
 from metaagent_x.interruption import Interruption
-from metaagent_x.learner.checkpoint import Checkpoints
+from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
 from metaagent_x.learner.improve import improve
 from metaagent_x.learner.schedule import active_roles
 from metaagent_x.rollout import measure, traces
@@ -96,6 +99,9 @@ def main(_: list[str]) -> None:
         text = f"engine: {error}; the same command goes on from the last checkpoint in {settings.workdir}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         sys.exit(1)
+    except CheckpointError as error:
+        console.print("checkpoint:", str(error), highlight=False, markup=False, soft_wrap=True)
+        sys.exit(1)
     except OSError as error:
         text = f"{settings.workdir}: {error}; what was written before is whole"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -117,11 +123,12 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interr
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
     start = {name: learner.init(cold.params) for name in sorted(set(owner.values()))}
     reference = dict.fromkeys(start, learner.place(cold.params)) if c.learner.kl else None
-    checkpoints = Checkpoints(folder.path / "checkpoints", keep=c.checkpoint.keep)
+    path, kept = folder.path / "checkpoints", c.checkpoint
+    checkpoints = Checkpoints(path, keep=kept.keep, keep_every=kept.keep_every)
     states, step, draws = start, 0, 0
-    if (latest := checkpoints.latest()) is not None:
-        states, extra = checkpoints.restore(latest, start)
-        step, draws = latest, extra["draws"]
+    if (found := checkpoints.resume(start, say=functools.partial(console.print, markup=False))) is not None:
+        step, states, extra = found
+        draws = extra["draws"]
         console.print(f"resumed after step {step}")
     folder.truncate_after(step)
     valid = [line["designs/valid"] for line in folder.metrics()]
@@ -138,6 +145,10 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interr
             # Before the stage, not after the last one: a run that goes on from here has not played it yet.
             if step and roles != active_roles(step - 1, c.schedule, c.stage_length, c.first):
                 await loop.stage(c, pools, engines, grader, folder, step)
+                if c.checkpoint.best:
+                    tasks, name = pools.dev[: c.eval.stage_tasks], "dev" if pools.test else "stage"  # see loop.stage
+                    record = await loop.evaluate(c, tasks, engines, grader, folder, name, step)
+                    checkpoints.score(step, record["accuracy"])
             clock = time.perf_counter()
             trees, draws = await loop.gather(c, pools, engines, grader, step, draws, roles)
             collected = time.perf_counter()
@@ -154,18 +165,33 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interr
                 traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
                 loop.progress(step, c.steps, roles, metrics)
                 if step % c.checkpoint.every == 0 or step == c.steps or interruption.asked:
-                    checkpoints.save(step, states, {"draws": draws})
+                    checkpoints.save(step, states, _record(c, step, draws, states))
             valid.append(metrics["designs/valid"])
             loop.check_designs(valid, c.gate.stop_valid)
         await loop.final(c, pools, before, engines, grader, folder)
     except asyncio.CancelledError:
         if step and step != checkpoints.latest():
-            checkpoints.save(step, states, {"draws": draws})
+            checkpoints.save(step, states, _record(c, step, draws, states))
         raise
     finally:
-        for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
-            await one.close()
-        grader.close()
+        try:
+            for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
+                await one.close()
+            grader.close()
+        finally:
+            checkpoints.wait()  # a thread that writes cannot go on while the interpreter ends
+
+
+def _record(c: config.Settings, step: int, draws: int, policies: Iterable[str]) -> dict[str, Any]:
+    """What a checkpoint says beside the states. Seeds follow from the settings, the step and the draws."""
+    return {
+        "step": step,
+        "draws": draws,
+        "versions": dict.fromkeys(policies, step),  # of the weights that the engines hold
+        "schedule": c.schedule,
+        "roles": sorted(active_roles(step, c.schedule, c.stage_length, c.first)),  # who learns next
+        "settings": config.fingerprint(c),
+    }
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from rich.table import Table
 from metaagent_x import assemble, data, dry_run, loop, sft
 from metaagent_x.accelerators import ACCELERATORS, Accelerator, Gpu, installed_gpus
 from metaagent_x.config import ConfigError, Settings
-from metaagent_x.learner.checkpoint import Checkpoints
+from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
 from metaagent_x.learner.improve import improve
 from metaagent_x.learner.packing import bucket_rows
 from metaagent_x.learner.schedule import active_roles
@@ -44,7 +44,7 @@ from metaagent_x.tasks.mixture import Mixture
 SCRIPT = "```python\nanswer = solver()(task)\n```"
 FILLER = "0"  # a token of its own in the tokenizers of Qwen and in those of a cold start
 PHASES = {"collect": "rollout", "update": "train", "push": "push", "save": ""}  # -> what the dry run calls it
-FAILURES = (ConfigError, EngineFailure, EngineRefused, OSError, jax.errors.JaxRuntimeError)
+FAILURES = (CheckpointError, ConfigError, EngineFailure, EngineRefused, OSError, jax.errors.JaxRuntimeError)
 
 
 class Failed(RuntimeError):
@@ -187,6 +187,7 @@ async def _play(
             if step == steps - 1:  # one more than a run keeps would have to fit otherwise
                 with record.phase("save"):
                     checkpoints.save(step + 1, states, {"draws": draws})
+                    checkpoints.wait()
     finally:
         for engine in {id(e): e for e in engines.values()}.values():
             await engine.close()

@@ -18,7 +18,6 @@ LISTS = TESTS.parents[1] / "shared"
 
 # Faults of parts that do not exist yet, by part: (why, ids). Everything else must have a test.
 NOT_DUE: dict[str, tuple[str, str]] = {
-    "checkpoints under failure": ("a diverged state", "F111"),
     "comparing systems": ("no baselines yet", "B009"),
 }
 

@@ -45,6 +45,8 @@ def test_every_config_file_is_valid(name):
     ("fields", "words"),
     [
         ({"designs": 0}, ["designs=0", "at least 1"]),
+        ({"checkpoint__keep_every": -1}, ["checkpoint.keep_every=-1", "at least 0"]),
+        ({"checkpoint__best": True}, ["checkpoint.best=True", "data.hold_out or data.dev"]),
         ({"executions": -2}, ["executions=-2"]),
         ({"policy": "both"}, ["policy='both'", "shared, separate"]),
         ({"learner__ratio": "tokens"}, ["learner.ratio='tokens'", "sequence_geometric"]),
@@ -67,6 +69,12 @@ def test_every_config_file_is_valid(name):
 def test_a_value_out_of_range_names_field_and_value(fields, words):
     message = refusal(**fields)
     assert all(word in message for word in words), message
+
+
+def test_a_fingerprint_is_of_all_values_and_of_nothing_else():
+    assert config.fingerprint(changed()) == config.fingerprint(config.base())
+    others = [{"seed": 1}, {"checkpoint__keep": 3}, {"learner__b1": 0.8}, {"data__dev": (("math", "", 1.0),)}]
+    assert len({config.fingerprint(changed(**fields)) for fields in [{}, *others]}) == 5
 
 
 def test_an_unknown_field_is_named_with_its_neighbours():

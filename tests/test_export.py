@@ -31,6 +31,7 @@ def run(tmp_path_factory):
     for step in (2, 4):
         moved = WEIGHTS | {"designer": jax.tree.map(lambda x, step=step: x + step, WEIGHTS["designer"])}
         saved.save(step, {name: learner.init(params) for name, params in moved.items()}, {})
+    saved.wait()
     assemble.describe(folder / "model", MODEL, str(folder / "bpe"))
     return folder
 

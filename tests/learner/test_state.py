@@ -126,8 +126,10 @@ def starts(learner: Learner, folder: Path, mesh) -> Iterator[TrainState]:
     hf.save(folder / "weights", MODEL, drawn, "float32")
     yield learner.init(drawn)
     yield learner.init(hf.load(folder / "weights", "float32", mesh)[1])
-    Checkpoints(folder / "c").save(1, {"shared": learner.init(drawn)}, {})
-    yield Checkpoints(folder / "c").restore(1, {"shared": learner.init(drawn)})[0]["shared"]
+    saved = Checkpoints(folder / "c")
+    saved.save(1, {"shared": learner.init(drawn)}, {})
+    saved.wait()
+    yield saved.restore(1, {"shared": learner.init(drawn)})[0]["shared"]
 
 
 @pytest.mark.slow
