@@ -192,7 +192,8 @@ def base() -> Settings:
     c.guard.nonfinite = 3  # updates in a row skipped as not finite, then the run stops; 0: never
     c.guard.dumps = 3  # so many skipped updates are kept for --replay, each as large as the float32 weights; 0: none
     c.guard.stuck = "report"  # a phase over its limit: "report": say where all waits; "exit": and end the run
-    c.guard.phase_s = ml_collections.ConfigDict(dict.fromkeys(PHASES, 3600.0))  # limit of each phase, s; 0: none
+    for name in PHASES:
+        c.guard[f"{name}_s"] = 3600.0  # limit of each phase, seconds; 0: none
     c.guard.heartbeat_s = 5.0  # between two lines of heartbeat.json
     for name, (limit, action) in GUARDS.items():
         c.guard[name] = ml_collections.ConfigDict({"limit": limit, "action": action})
@@ -246,7 +247,7 @@ AT_LEAST = {
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
     "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0, "engine.servers": 0,
     "engine.request_timeout_s": 0.1, "engine.start_timeout_s": 1, "guard.window": 1, "guard.nonfinite": 0,
-    "guard.dumps": 0, "guard.heartbeat_s": 0.01, **{f"guard.phase_s.{name}": 0 for name in PHASES},
+    "guard.dumps": 0, "guard.heartbeat_s": 0.01, **{f"guard.{name}_s": 0 for name in PHASES},
 }  # fmt: skip
 BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",

@@ -86,7 +86,8 @@ def main(_: list[str]) -> None:
         console.print("sandbox:", assemble.contain(settings), highlight=False, markup=False, soft_wrap=True)
         guard = settings.guard
         dog = Watchdog(
-            folder.path, guard.phase_s, every_s=guard.heartbeat_s, stuck=guard.stuck, say=console.print
+            folder.path, {name: guard[f"{name}_s"] for name in config.PHASES}, every_s=guard.heartbeat_s,
+            stuck=guard.stuck, say=functools.partial(console.print, highlight=False, markup=False, soft_wrap=True),
         )  # fmt: skip
         try:
             with dog:

@@ -121,7 +121,7 @@ class Watchdog:
             _replace(self._folder / "heartbeat.json", json.dumps(now) + "\n")
 
     def _tell(self, name: str, seconds: float, limit: float) -> None:
-        what = f"step {self.step}: {name} has taken {seconds:.0f} s, more than guard.phase_s.{name}={limit:g}"
+        what = f"step {self.step}: {name} has taken {seconds:.0f} s, more than guard.{name}_s={limit:g}"
         path = self._folder / "stuck.txt"
         head = f"{datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')} pid {os.getpid()}\n{what}\n"
         try:

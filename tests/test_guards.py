@@ -139,7 +139,7 @@ def test_updates_that_are_not_finite_stop_the_run_after_so_many_in_a_row_with_th
 def test_guards_may_be_moved_when_a_run_goes_on(tmp_path):
     c = config.base()
     RunFolder(tmp_path, c)
-    c.guard.repetition.limit, c.guard.window, c.guard.phase_s.push = 0.9, 8, 60.0
+    c.guard.repetition.limit, c.guard.window, c.guard.push_s = 0.9, 8, 60.0
     RunFolder(tmp_path, c)
     assert json.loads((tmp_path / "config.json").read_text())["guard"]["window"] == 8
 
@@ -149,7 +149,7 @@ def test_guards_may_be_moved_when_a_run_goes_on(tmp_path):
     [
         ("repetition.action", "roll", "guard.repetition.action='roll' is not one of off, warn, stop"),
         ("window", 0, "guard.window=0 must be at least 1"), ("stuck", "kill", "guard.stuck='kill'"),
-        ("phase_s.push", -1.0, "guard.phase_s.push=-1.0"), ("dumps", -1, "guard.dumps=-1"),
+        ("push_s", -1.0, "guard.push_s=-1.0"), ("dumps", -1, "guard.dumps=-1"),
     ],
 )  # fmt: skip
 def test_settings_of_guards_are_checked(field, value, words):

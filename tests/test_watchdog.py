@@ -92,7 +92,7 @@ async def test_a_phase_over_its_limit_is_told_once_with_all_that_waits(tmp_path)
     gate.set()
     await asyncio.gather(*jobs)
     assert len(said) == 1 and one.ended == ""
-    assert "step 3: collect has taken 0 s, more than guard.phase_s.collect=0.05" in said[0]
+    assert "step 3: collect has taken 0 s, more than guard.collect_s=0.05" in said[0]
     assert str(tmp_path / "stuck.txt") in said[0]
     text = (tmp_path / "stuck.txt").read_text()
     assert "engine of executor: {'requests': 41}" in text
@@ -128,7 +128,7 @@ def test_exit_ends_the_run_where_it_waits_and_lets_it_close_what_it_opened(tmp_p
     with one, pytest.raises(asyncio.CancelledError):
         asyncio.run(run())
     assert closed and time.monotonic() - began < 10
-    assert "guard.phase_s.push=0.05 (guard.stuck='exit')" in one.ended and "goes on from the last" in one.ended
+    assert "guard.push_s=0.05 (guard.stuck='exit')" in one.ended and "goes on from the last" in one.ended
 
 
 def test_generators_and_finished_tasks_are_no_obstacle():
