@@ -283,8 +283,9 @@ def _in_leaves(where: str, tree: Params, *, backward: bool = False) -> list[Find
         bad = ~np.isfinite(array)
         if bad.any():
             places = np.argwhere(bad)
-            layer = places[-1 if backward else 0][0]
-            at = tuple(int(i) for i in places[places[:, 0] == layer][0])
+            if backward and name.startswith("layers."):
+                places = places[places[:, 0] == places[-1, 0]]  # of the last layer
+            at = tuple(int(i) for i in places[0])
             out.append(Finding(where, name, int(bad.sum()), array.size, at, float(array[at])))
 
     def depth(finding: Finding) -> float:
