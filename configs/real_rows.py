@@ -42,7 +42,8 @@ def get_config() -> Settings:
     c.rollout.max_executor_tokens = 1024
     c.engine.cache_tokens = 2560
     c.learner.row_tokens = 2560
-    c.learner.correction_cap = 0.0  # a script has no log-probs of its own: no correction
+    c.learner.correction_cap = 0.0  # a script has no log-probs of its own: no correction, and no match
+    c.guard.mismatch.action = c.guard.mismatch_max.action = "off"
     c.learner.updates_per_step = 1
     c.eval.cross = False
     c.checkpoint.every = 1

@@ -26,6 +26,7 @@ def get_config() -> Settings:
     c.gate.enforce = False
     c.gate.tasks = 8
     c.gate.stop_valid = 0.0
+    c.guard.repetition.action = "warn"  # so little of a cold start may well repeat itself
     c.sft.eval_every = 100
     c.sft.eval_tasks = 16
     c.sft.target = 0.0

@@ -121,7 +121,7 @@ async def engines(
       EngineRefused: a server is not what the learner expects. EngineFailure: one did not start.
     """
     if config.engine.kind == "scripted":
-        return rehearsal(config, pools)
+        return rehearsal(config, pools, version)
     if config.engine.kind == "openai":
         endpoint = openai_engine(config)
         return dict.fromkeys(owners(config), endpoint)
@@ -244,10 +244,11 @@ def openai_engine(config: Settings) -> OpenAIEngine:
     )  # fmt: skip
 
 
-def rehearsal(config: Settings, pools: Pools) -> dict[str, Engine]:
+def rehearsal(config: Settings, pools: Pools, version: int = 0) -> dict[str, Engine]:
     """One scripted engine for both roles that knows the tasks of every step; never a stand-in for a trained policy."""
     tasks = [pair for step in range(config.steps) for pair in pools.train.batch_at(step)]
     engine = Rehearsal(tasks, chat_for(config.tokenizer))
+    engine.version = version
     return {"designer": engine, "executor": engine}
 
 

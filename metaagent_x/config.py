@@ -17,6 +17,18 @@ from typing import Any
 import ml_collections
 from absl import flags
 
+PHASES = ("cold_start", "collect", "update", "push", "save", "evaluate")  # of a run
+GUARDS = {  # limit, and what happens beyond it: off | warn (a line, also in alerts.jsonl) | stop (exit code 1)
+    "repetition": (0.5, "stop"),  # completions/repetition above
+    "truncated": (0.5, "warn"),  # completions/truncated above
+    "entropy": (0.01, "warn"),  # entropy below, nats a token
+    "one_structure": (0.98, "warn"),  # structures/top_share above
+    "flat": (0.95, "warn"),  # groups/flat/<role> of a role that learns, above
+    "stale": (0.0, "warn"),  # calls/stale above
+    "ratio": (0.1, "warn"),  # ratio/first_dev above
+    "mismatch": (0.05, "warn"),  # mismatch/mean above, nats
+    "mismatch_max": (5.0, "warn"),  # mismatch/max above, nats
+}
 Settings = Any  # an ml_collections.ConfigDict: its fields have no static types
 
 
@@ -175,7 +187,20 @@ def base() -> Settings:
     c.gate.high = 0.70
     c.gate.valid = 0.90
     c.gate.spread = 0.10
-    c.gate.stop_valid = 0.70  # RL stops below this share of valid designs (mean of 4 steps)
+    c.gate.stop_valid = 0.70  # RL stops below this share of valid designs (mean of guard.window steps)
+
+    # What ends a run that goes wrong, and what is told (docs/operations.md). May be changed when a run goes on.
+    c.guard = ml_collections.ConfigDict()
+    c.guard.window = 4  # steps that a metric's mean is taken over
+    c.guard.nonfinite = 3  # updates in a row skipped as not finite, then the run stops; 0: never
+    c.guard.dumps = 3  # so many skipped updates are kept for --replay, each as large as the float32 weights; 0: none
+    c.guard.stuck = "report"  # a phase over its limit: "report": say where all waits; "exit": and end the run
+    for name in PHASES:
+        c.guard[f"{name}_s"] = 3600.0  # limit of each phase, seconds; 0: none
+    c.guard.heartbeat_s = 5.0  # between two lines of heartbeat.json
+    for name, (limit, action) in GUARDS.items():
+        c.guard[name] = ml_collections.ConfigDict({"limit": limit, "action": action})
+    c.guard.valid = ml_collections.ConfigDict({"action": "stop"})  # designs/valid below gate.stop_valid
 
     c.eval = ml_collections.ConfigDict()
     c.eval.tasks = 512  # held-out tasks before and after
@@ -208,6 +233,8 @@ CHOICES = {
     "learner.ratio": ("token", "sequence", "sequence_geometric"),
     "learner.truncated": ("train", "mask"),
     "learner.flat_groups": ("keep", "top_up"),
+    "guard.stuck": ("report", "exit"),
+    **{f"guard.{name}.action": ("off", "warn", "stop") for name in (*GUARDS, "valid")},
 }
 AT_LEAST = {
     "steps": 0, "batch": 1, "designs": 1, "executions": 1, "stage_length": 1, "rollout.max_prompt_tokens": 1,
@@ -225,6 +252,8 @@ AT_LEAST = {
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
     "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0, "engine.servers": 0,
     "engine.request_timeout_s": 0.1, "engine.push_timeout_s": 0.1, "engine.start_timeout_s": 1,
+    "guard.window": 1, "guard.nonfinite": 0, "guard.dumps": 0, "guard.heartbeat_s": 0.01,
+    **{f"guard.{name}_s": 0 for name in PHASES},
 }  # fmt: skip
 BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",

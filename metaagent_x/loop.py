@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from metaagent_x import data
+from metaagent_x import assemble, data, guards
 from metaagent_x.config import Settings
-from metaagent_x.learner import credit
+from metaagent_x.learner import credit, replay
 from metaagent_x.mas import demonstrations
+from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.rollout import measure
 from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Engine, EngineFailure
+from metaagent_x.rollout.jax_engine import JaxEngine
 from metaagent_x.rollout.tree import RolloutTree
 from metaagent_x.rollout.vllm_engine import Guest, VllmEngine
-from metaagent_x.run_folder import RunFolder
+from metaagent_x.run_folder import RunFolder, flatten
 
 console = Console()
 MAX_TOP_UPS = 3
@@ -134,6 +138,15 @@ async def stage(
         await evaluate(c, tasks[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
 
 
+async def dev_accuracy(
+    c: Settings, pools: data.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder, step: int
+) -> float:
+    """Accuracy on dev tasks at a stage boundary, by which the best checkpoint is chosen: test tasks must not choose.
+    Without a test set it is what `stage` has measured."""
+    tasks, name = pools.dev[: c.eval.stage_tasks], "dev" if pools.test else "stage"
+    return (await evaluate(c, tasks, engines, grader, folder, name, step))["accuracy"]
+
+
 async def final(
     c: Settings, pools: data.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
     grader: Any, folder: RunFolder,
@@ -173,8 +186,13 @@ def engine_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
     found = {id(e): e.stats for e in engines.values() if isinstance(e, VllmEngine)}.values()
     if not found:
         return {}
-    out = {f"engine/{k}": float(sum(getattr(s, k) for s in found)) for k in ("retries", "failures", "restarts")}
-    return out | {"time/push": sum(s.last_push_s for s in found)}
+    return {f"engine/{k}": float(sum(getattr(s, k) for s in found)) for k in ("retries", "failures", "restarts")}
+
+
+def counters(engines: Mapping[str, Engine], grader: Any) -> dict[str, Any]:
+    """Figures of the engines and the grader since the job began, for somebody who wonders where it hangs."""
+    out = {f"engine of {role}": vars(e.stats) for role, e in engines.items() if isinstance(e, JaxEngine | VllmEngine)}
+    return out | {"grader": dict(grader.counts)}
 
 
 def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float]) -> None:
@@ -188,15 +206,66 @@ def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float
     )  # fmt: skip
 
 
-def check_designs(valid: Sequence[float], stop_below: float) -> None:
-    """Raises Stopped if the last 4 steps had too few valid designs on average.
+def check(c: Settings, lines: Sequence[Mapping[str, Any]], skipped: Sequence[replay.Skip], folder: RunFolder) -> None:
+    """Tells what the guards find at the end of a step: a line each, also in `alerts.jsonl`.
 
     Args:
-      valid: share of valid designs of each step so far. stop_below: the limit.
+      lines: of `metrics.jsonl`, the step's last. skipped: updates of the step that were not finite.
+
+    Raises:
+      Stopped: one of them asks for it.
     """
-    last = valid[-4:]
-    if len(last) == 4 and sum(last) / 4 < stop_below:
-        raise Stopped(
-            f"valid designs fell to {sum(last) / 4:.2f} (mean of 4 steps), below gate.stop_valid={stop_below}: lower "
-            "learner.learning_rate or raise the share of Designer examples in the cold start"
-        )
+    alerts = [_skip_alert(skip, c.guard.nonfinite) for skip in skipped] + guards.find(lines, c)
+    for alert in alerts:
+        folder.log_alert(dataclasses.asdict(alert))
+        console.print("alert:", alert.message, highlight=False, markup=False, soft_wrap=True)
+    if stops := [alert.message for alert in alerts if alert.action == "stop"]:
+        raise Stopped("; ".join(stops))
+
+
+def _skip_alert(skip: replay.Skip, most: int) -> guards.Alert:
+    kept = f"look into it with --replay={skip.file}" if skip.file else f"it was not kept ({skip.why_not})"
+    message = (
+        f"update {skip.update} of step {skip.step}, policy {skip.policy}, was skipped: loss {skip.loss:g}, grad_norm "
+        f"{skip.grad_norm:g}; {skip.in_row} in a row (guard.nonfinite={most}); {kept}"
+    )
+    action = "stop" if 0 < most <= skip.in_row else "warn"
+    return guards.Alert(
+        skip.step, "nonfinite", "updates/nonfinite", float(skip.in_row), float(most), 1, action, message
+    )  # fmt: skip
+
+
+def replayed(c: Settings, path: str | Path) -> None:
+    """Does a kept update again (`--replay`), with the settings given, and prints what it computes.
+
+    Raises:
+      replay.ReplayError: not such a file, or settings that its batch does not fit.
+    """
+    update = replay.read(path)
+    own = {name: c.model[name] for name in ("compute_dtype", "attention", "remat")}
+    try:
+        learner = assemble.learner(c, Qwen3Config(**{**update.model, **own}))
+    except (TypeError, ValueError) as error:
+        raise replay.ReplayError(f"{path}: its network cannot be built with these settings: {error}") from error
+    decides = ("learner.", "mesh.", "rollout.temperature", *(f"model.{name}" for name in own))
+    there, here = (
+        {k: v for k, v in flatten(s).items() if k.startswith(decides)} for s in (update.settings, c.to_dict())
+    )
+    console.print(f"update {update.update} of step {update.step}, policy {update.policy}, {update.made} updates before")
+    for key in sorted(there | here):
+        if there.get(key, "absent") != here.get(key, "absent"):
+            console.print(f"  {key}: {there.get(key, 'absent')!r} then, {here.get(key, 'absent')!r} now",
+                          highlight=False, markup=False)  # fmt: skip
+    again = replay.replay(update, learner)
+    view = Table("metric", "recorded", "now")
+    for key in sorted(update.metrics | again.metrics):
+        view.add_row(key, *(f"{m[key]:.9g}" if key in m else "-" for m in (update.metrics, again.metrics)))
+    console.print(view)
+    for number, finding in enumerate(again.findings):
+        text = f"{'first: ' if not number else '  then '}{finding}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if not again.findings:
+        console.print("every number is finite: batch, weights, log-probs, gradients")
+    apart = ", ".join(key for key, _, _ in again.different)
+    verdict = "reproduced to the bit" if again.exact else f"not reproduced: {apart}" if apart else "reproduced"
+    console.print(verdict, highlight=False, soft_wrap=True)

@@ -5,9 +5,12 @@ data.json            what every data set gave: rows read, left out and why, task
 metrics.jsonl        one object a step; everything that depends on the clock stands under `time/`
 evaluations.jsonl    one object an evaluation
 gate.json            what the headroom gate measured
+alerts.jsonl         one object for everything that a guard found wrong, see `guards.Alert`
 tensorboard/         the same metrics as curves
 model/               the network's config.json and the tokenizer's files: with a checkpoint, all that an export needs
-model/ traces/ checkpoints/ report.html are written by others
+heartbeat.json       how the process is doing, every few seconds; stuck.txt: where all waited when it did not get on
+replay/              updates that were skipped because a number was not finite, for --replay
+model/ traces/ checkpoints/ report.html and these last ones are written by others
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ RESUMABLE_CHANGES = frozenset(
         "engine.weights_dir", "engine.request_timeout_s", "engine.push_timeout_s", "engine.start_timeout_s",
     }
 )  # fmt: skip
+RESUMABLE_GROUPS = ("guard.",)  # the same of whole groups
 PROBE_BYTES = 1 << 20
 DESCRIPTION = "model"
 
@@ -104,12 +108,15 @@ class RunFolder:
                 raise
             raise RunFolderError(f"{path}: not readable ({error!r}); choose another --workdir") from error
 
-    def log(self, step: int, roles: Iterable[str], metrics: Mapping[str, float]) -> None:
+    def log(self, step: int, roles: Iterable[str], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Appends one step.
 
         Args:
           step: 1 for the first. roles: who learned at this step.
           metrics: name -> number. A number that is not finite is written as null, and named under `not_finite`.
+
+        Returns:
+          the line, as `metrics` will read it.
         """
         active = sorted(roles)
         line: dict[str, Any] = {"step": step, "stage": "+".join(active), "role/active": active}
@@ -118,6 +125,11 @@ class RunFolder:
             line |= dict.fromkeys(wrong) | {"not_finite": wrong}
         self._append("metrics.jsonl", line)
         self._draw(step, metrics)
+        return line
+
+    def log_alert(self, record: Mapping[str, Any]) -> None:
+        """Appends what a guard found; `step` must be in it."""
+        self._append("alerts.jsonl", record)
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         """Appends one evaluation."""
@@ -143,7 +155,7 @@ class RunFolder:
         a last line that an interruption left incomplete. Kept lines stay as they are, byte by byte."""
         self._purge = step + 1
         try:
-            for name in ("metrics.jsonl", "evaluations.jsonl"):
+            for name in ("metrics.jsonl", "evaluations.jsonl", "alerts.jsonl"):
                 _truncate_lines(self.path / name, step)
             for file in (self.path / "traces").glob("step_*.parquet"):
                 if (number := re.fullmatch(r"step_(\d+)", file.stem)) and int(number[1]) > step:
@@ -213,7 +225,8 @@ class RunFolder:
         changed = [
             f"{k}: {known.get(k, 'absent')!r} there, {given.get(k, 'absent')!r} here"
             for k in sorted(known.keys() | given.keys())
-            if known.get(k, "absent") != given.get(k, "absent") and k not in RESUMABLE_CHANGES
+            if known.get(k, "absent") != given.get(k, "absent")
+            and not (k in RESUMABLE_CHANGES or k.startswith(RESUMABLE_GROUPS))
         ]
         if changed:
             raise RunFolderError(

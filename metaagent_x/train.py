@@ -5,6 +5,7 @@
   python -m metaagent_x.train --config=configs/tiny.py --engine=vllm
   python -m metaagent_x.train --config=configs/qwen3_4b.py --dry_run
   python -m metaagent_x.train --config=configs/qwen3_4b.py --preflight
+  python -m metaagent_x.train --config=configs/tiny.py --replay=runs/tiny/replay/step_000012_update_2_shared.npz
 
 Exit codes: 0 done, 2 bad input, 3 interrupted and resumable (the same command goes on), 1 anything else.
 """
@@ -29,12 +30,14 @@ from metaagent_x.analysis.report import write_report
 from metaagent_x.interruption import Interruption
 from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
 from metaagent_x.learner.improve import improve
+from metaagent_x.learner.replay import Recorder, ReplayError
 from metaagent_x.learner.schedule import active_roles
 from metaagent_x.rollout import measure, traces
 from metaagent_x.rollout.engine import EngineFailure, EngineRefused
 from metaagent_x.rollout.seeds import call_seed
 from metaagent_x.run_folder import DESCRIPTION, RunFolder
 from metaagent_x.tasks.datasets import DatasetError
+from metaagent_x.watchdog import Watchdog
 
 console = Console()
 
@@ -56,6 +59,7 @@ _DRY_RUN_MESH = flags.DEFINE_string("dry_run_mesh", "8xH200", "Devices of the dr
 _DRY_RUN_TOKENS = flags.DEFINE_integer("dry_run_tokens", 2**20, "Packed tokens that one step of the dry run trains on.")
 _PREFLIGHT = flags.DEFINE_bool("preflight", False, "Say what is missing here for a run of days; train nothing.")
 _PREFLIGHT_STEPS = flags.DEFINE_integer("preflight_steps", 2, "Steps of the preflight at full lengths; 0: only checks.")
+_REPLAY = flags.DEFINE_string("replay", None, "Do this kept update again, alone, and say where it stops being finite.")
 
 
 def main(_: list[str]) -> None:
@@ -75,6 +79,11 @@ def main(_: list[str]) -> None:
             steps = _PREFLIGHT_STEPS.value
             sys.exit(preflight.run(settings, steps=steps, interruption=interruption, console=console))
         accelerators.prepare(settings)  # before anything asks JAX for a device
+        if settings.mesh.simulate:
+            jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
+        if _REPLAY.value:
+            loop.replayed(settings, _REPLAY.value)
+            sys.exit(0)
         assemble.check_supported(settings)
         assemble.adopt_weights(settings)
         assemble.check_vocabulary(settings, assemble.model_config(settings))
@@ -83,16 +92,22 @@ def main(_: list[str]) -> None:
         folder.check_data([dataclasses.asdict(origin) for origin in pools.origins])
         loop.show_data(pools)
         console.print("sandbox:", assemble.contain(settings), highlight=False, markup=False, soft_wrap=True)
-        if settings.mesh.simulate:
-            jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
+        guard = settings.guard
+        dog = Watchdog(
+            folder.path, {name: guard[f"{name}_s"] for name in config.PHASES}, every_s=guard.heartbeat_s,
+            stuck=guard.stuck, say=functools.partial(console.print, highlight=False, markup=False, soft_wrap=True),
+        )  # fmt: skip
         try:
-            interruption.run(train(settings, pools, folder, interruption))
-        except loop.Stopped as reason:
-            console.print("stopped:", str(reason), highlight=False, markup=False, soft_wrap=True)
+            with dog:
+                interruption.run(train(settings, pools, folder, interruption, dog))
+        except (loop.Stopped, asyncio.CancelledError) as reason:
+            if not (why := dog.ended or str(reason)):
+                raise
+            console.print("stopped:", why, highlight=False, markup=False, soft_wrap=True)
             console.print(f"report: {write_report(folder.path)}")
             sys.exit(1)
         console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
-    except (config.ConfigError, DatasetError, EngineRefused) as error:
+    except (config.ConfigError, DatasetError, EngineRefused, ReplayError) as error:
         console.print("bad input:", str(error), highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except EngineFailure as error:
@@ -112,12 +127,16 @@ def main(_: list[str]) -> None:
         sys.exit(3)
 
 
-async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interruption: Interruption) -> None:
+async def train(
+    c: config.Settings, pools: data.Pools, folder: RunFolder, interruption: Interruption, dog: Watchdog
+) -> None:
     """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report.
 
     A signal ends it between two steps, or in the middle of what can be done again; what was learned is saved.
     """
-    cold = await sft.cold_start(c, pools)
+    dog.watch()
+    with dog.phase("cold_start"):
+        cold = await sft.cold_start(c, pools)
     described = folder.path / DESCRIPTION
     assemble.describe(described, cold.model, cold.tokenizer)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
@@ -131,46 +150,57 @@ async def train(c: config.Settings, pools: data.Pools, folder: RunFolder, interr
         draws = extra["draws"]
         console.print(f"resumed after step {step}")
     folder.truncate_after(step)
-    valid = [line["designs/valid"] for line in folder.metrics()]
+    lines, dog.step = folder.metrics(), step
+    recorder = Recorder(folder.path / "replay", cold.model, c.to_dict(), keep=c.guard.dumps)
     current = {name: state.params for name, state in states.items()}
     engines = await assemble.engines(c, pools, cold.model, current, version=step, described=described)
     before = assemble.cold_engines(c, pools, cold.model, cold.params, engines)
     grader = assemble.grader(c)
+    dog.counters = lambda: loop.counters(engines, grader)
+    whole = True  # weights, metrics, traces and `step` agree
     try:
-        if step == 0 and pools.dev:
-            await loop.gate(c, pools, before, grader, folder)
-        await loop.baseline(c, pools, before, grader, folder)
+        with dog.phase("evaluate"):
+            if step == 0 and pools.dev:
+                await loop.gate(c, pools, before, grader, folder)
+            await loop.baseline(c, pools, before, grader, folder)
         while step < c.steps:
             roles = active_roles(step, c.schedule, c.stage_length, c.first)
             # Before the stage, not after the last one: a run that goes on from here has not played it yet.
             if step and roles != active_roles(step - 1, c.schedule, c.stage_length, c.first):
-                await loop.stage(c, pools, engines, grader, folder, step)
-                if c.checkpoint.best:
-                    tasks, name = pools.dev[: c.eval.stage_tasks], "dev" if pools.test else "stage"  # see loop.stage
-                    record = await loop.evaluate(c, tasks, engines, grader, folder, name, step)
-                    checkpoints.score(step, record["accuracy"])
+                with dog.phase("evaluate"):
+                    await loop.stage(c, pools, engines, grader, folder, step)
+                    if c.checkpoint.best:
+                        checkpoints.score(step, await loop.dev_accuracy(c, pools, engines, grader, folder, step))
             clock = time.perf_counter()
-            trees, draws = await loop.gather(c, pools, engines, grader, step, draws, roles)
-            collected = time.perf_counter()
+            dog.step = step + 1
+            with dog.phase("collect"):
+                trees, draws = await loop.gather(c, pools, engines, grader, step, draws, roles)
             seed = call_seed(c.seed, step, "updates", 0, 0, "")
             with interruption.held():  # what follows belongs together
-                states, trained, metrics = improve(trees, states, owner, learner, roles, seed=seed, reference=reference)
+                whole, look = False, functools.partial(recorder.look, step + 1)
+                with dog.phase("update"):
+                    states, trained, metrics = improve(
+                        trees, states, owner, learner, roles, seed=seed, reference=reference, look=look
+                    )
                 step += 1
-                for name, engine in {owner[role]: engines[role] for role in sorted(owner)}.items():
-                    await engine.update_weights(states[name].params, version=step)
+                with dog.phase("push"):
+                    for name, engine in {owner[role]: engines[role] for role in sorted(owner)}.items():
+                        await engine.update_weights(states[name].params, version=step)
                 metrics |= loop.engine_metrics(engines)
                 metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
-                metrics |= {"time/collect": collected - clock, "time/step": time.perf_counter() - clock}
-                folder.log(step, roles, metrics)
+                metrics |= dog.metrics() | {"time/step": time.perf_counter() - clock}
+                lines = [*lines[-c.guard.window :], folder.log(step, roles, metrics)]
                 traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
                 loop.progress(step, c.steps, roles, metrics)
+                whole = True
                 if step % c.checkpoint.every == 0 or step == c.steps or interruption.asked:
-                    checkpoints.save(step, states, _record(c, step, draws, states))
-            valid.append(metrics["designs/valid"])
-            loop.check_designs(valid, c.gate.stop_valid)
-        await loop.final(c, pools, before, engines, grader, folder)
+                    with dog.phase("save"):
+                        checkpoints.save(step, states, _record(c, step, draws, states))
+            loop.check(c, lines, recorder.take(), folder)
+        with dog.phase("evaluate"):
+            await loop.final(c, pools, before, engines, grader, folder)
     except asyncio.CancelledError:
-        if step and step != checkpoints.latest():
+        if whole and step and step != checkpoints.latest():
             checkpoints.save(step, states, _record(c, step, draws, states))
         raise
     finally:

@@ -1,8 +1,11 @@
 """Every ablation changes what it says on one recorded batch, and nothing else."""
 
 import asyncio
+import copy
+import dataclasses
 import functools
 import itertools
+import math
 
 import jax
 import numpy as np
@@ -163,6 +166,25 @@ def test_updates_per_step_makes_so_many_updates_and_the_later_ones_leave_ratio_o
     assert (one["updates"], four["updates"]) == (1, 4)
     assert int(out["shared"].step) == 1 and int(out4["shared"].step) == 4
     assert one["ratio/max_dev"] < 1e-3 < four["ratio/max_dev"]
+
+
+def test_a_step_counts_its_skipped_updates_and_shows_each_update(trees, params):
+    """One log-prob is NaN: the update that holds it is skipped, the three others are made."""
+    broken, seen = copy.deepcopy(trees), []
+    calls = next(d for d in broken[0].designs if d.valid).executions[0].calls
+    calls[0] = dataclasses.replace(calls[0], logprobs=(math.nan, *calls[0].logprobs[1:]))
+
+    def look(policy, number, state, batch, old_logp, ref_logp, metrics):
+        seen.append((metrics["nonfinite"], bool(np.isnan(batch.old_logp).any())))
+        assert (policy, number, ref_logp) == ("shared", len(seen), None)
+        assert np.isfinite(old_logp).all() and int(state.step) == sum(not bad for bad, _ in seen)
+
+    one = learner(updates_per_step=4)
+    _, _, m = improve(broken, {"shared": one.init(params)}, SHARED, one, frozenset({"executor"}), seed=0, look=look)
+    assert sorted(seen) == [(0.0, False)] * 3 + [(1.0, True)]
+    assert (m["updates"], m["updates/nonfinite"]) == (3.0, 1.0) and "nonfinite" not in m
+    _, _, well, _ = play(trees, params, {"executor"}, updates_per_step=4)
+    assert well["updates/nonfinite"] == 0.0 and 0 <= well["ratio/first_dev"] < 1e-3 < well["ratio/max_dev"]
 
 
 @pytest.mark.parametrize(

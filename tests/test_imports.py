@@ -20,6 +20,8 @@ ARROWS = {
     "learner": {"learner", "model", "rollout.tree"},
     "analysis": {"analysis", "run_folder", "rollout.traces"},
     "run_folder": {"config"},
+    "watchdog": {"config"},
+    "guards": set(),
     "config": set(),
 }
 # The one place where rollouts meet the network.

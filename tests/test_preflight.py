@@ -423,7 +423,9 @@ def test_the_work_folder_says_where_a_run_goes_on(small, tmp_path):
     assert [f.name for f in (tmp_path / "run").iterdir()] == ["log"], "whoever fails here may change the settings"
     RunFolder(small.workdir, small)
     assert "no checkpoint: begins with step 1" in one(preflight.check_workdir(job)).found
-    Checkpoints(tmp_path / "run" / "checkpoints").save(7, {"shared": {"w": jnp.ones(2)}}, {})
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    checkpoints.save(7, {"shared": {"w": jnp.ones(2)}}, {})
+    checkpoints.wait()
     assert "goes on after step 7" in one(preflight.check_workdir(job)).found
     small.designs = 8
     with pytest.raises(config.ConfigError, match="designs: 4 there, 8 here"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,7 @@ def improve(
     *,
     seed: int,
     reference: Mapping[str, Params] | None = None,
+    look: Callable[..., None] | None = None,
 ) -> tuple[dict[str, TrainState], list[Trajectory], dict[str, float]]:
     """Updates every policy that has an active role.
 
@@ -36,10 +37,14 @@ def improve(
       roles: who learns at this step. Trajectories of other roles never reach the device.
       seed: orders trajectories into the updates of the step.
       reference: policy name -> parameters for the KL term; None unless `kl` is set.
+      look: called after every update as `look(policy, number, state, batch, old_logp, ref_logp, metrics)`: its number
+        from 1, the state after it, and what was given to it. See `replay.Recorder.look`.
 
     Returns:
       (new states, the trained trajectories, metrics). A policy without an active role keeps its state, the same
-      object. An active role without a trajectory is a logged no-op.
+      object. An active role without a trajectory is a logged no-op. Besides those of `Learner.update`, see `merge`,
+      metrics are `groups/flat/<role>` and `ratio/first_dev`: |ratio - 1| at most, of each policy's first update, before
+      which nothing has moved.
     """
     s = learner.settings
     trained = credit.assign(trees, roles, weigh=s.weigh, call_cost=s.call_cost, truncated=s.truncated)
@@ -60,9 +65,14 @@ def improve(
         old = [learner.logprobs(out[name].params, batch) for batch in batches]
         ref = [learner.logprobs(reference[name], batch) for batch in batches] if reference else [None] * len(batches)
         lines = []
-        for batch, old_logp, ref_logp in zip(batches, old, ref, strict=True):
+        for number, (batch, old_logp, ref_logp) in enumerate(zip(batches, old, ref, strict=True), 1):
             out[name], line = learner.update(out[name], batch, old_logp, ref_logp=ref_logp)
+            if look is not None:
+                look(name, number, out[name], batch, old_logp, ref_logp, line)
             lines.append(line)
+        if lines:
+            first = lines[0]["ratio/max_dev"]
+            metrics["ratio/first_dev"] = float(np.maximum(first, metrics.get("ratio/first_dev", 0.0)))
         every += lines
         if len(active) > 1:
             metrics |= {f"{name}/{key}": value for key, value in merge(lines).items()}
@@ -75,10 +85,11 @@ def merge(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
     A mean over tokens stays one: updates of more tokens weigh more (huggingface/trl#6380). Others are means of updates.
 
     `tokens` are those trained on (`trained`, `trained/<role>` here: the sampled ones are `tokens/<role>`); `updates` is
-    how many changed the weights.
+    how many changed the weights, `updates/nonfinite` how many were skipped because a number was not finite.
     """
     out = {"updates": float(sum(line["updated"] for line in lines))}
-    for key in sorted({k for line in lines for k in line} - {"updated"}):
+    out["updates/nonfinite"] = float(sum(line["nonfinite"] for line in lines))
+    for key in sorted({k for line in lines for k in line} - {"updated", "nonfinite"}):
         values = [line[key] for line in lines if key in line]
         if key.startswith("tokens"):
             out[key.replace("tokens", "trained", 1)] = float(np.sum(values))

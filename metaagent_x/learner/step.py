@@ -77,6 +77,7 @@ class Learner:
         outs: dict[str, Any] = {"out_shardings": (self._shardings, None), "compiler_options": options}
         self._score = jax.jit(self._score_program, compiler_options=options)
         self._update = jax.jit(self._update_program, donate_argnums=0, **outs)
+        self._gradients = jax.jit(self._gradients_program, compiler_options=options)
         self._supervised = jax.jit(self._supervised_program, donate_argnums=0, **outs)
         self.shapes: set[tuple[Any, ...]] = set()
 
@@ -120,18 +121,24 @@ class Learner:
         Raises:
           ValueError: a reference without a KL term or the reverse, or arrays that do not fit the batch.
         """
-        if (ref_logp is not None) != (self.settings["kl"] > 0):
-            raise ValueError(
-                f"learner.kl={self.settings['kl']} and ref_logp is {'given' if ref_logp is not None else 'missing'}; "
-                "a reference is needed exactly when kl is above 0"
-            )
-        extra = {"behaviour": old_logp} | ({"reference": ref_logp} if ref_logp is not None else {})
-        data, used, _ = self._arrange(batch, **extra)
+        data, used = self._arrange_update(batch, old_logp, ref_logp)
         weighted = (batch.weights != 0) & batch.mask
         signal = np.any(weighted & ((batch.advantages != 0) | (ref_logp is not None)))
         with self._on_mesh("update", data):
             state, metrics = self._update(state, data, used, signal)
         return state, self._floats(metrics)
+
+    def gradients(
+        self, params: Params, batch: Batch, old_logp: np.ndarray, *, ref_logp: np.ndarray | None = None
+    ) -> Params:
+        """The gradient that `update` would step by, before clipping. For a closer look: a program of its own.
+
+        Args and Raises: as `update`. `params` are not donated.
+        """
+        data, used = self._arrange_update(batch, old_logp, ref_logp)
+        params = jax.device_put(params, self._shardings.params)
+        with self._on_mesh("gradients", data):
+            return self._gradients(params, data, used)
 
     def supervised_update(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, float]]:
         """One optimizer update by maximum likelihood: loss = -sum(weights * log-prob of the target).
@@ -208,6 +215,18 @@ class Learner:
             return jax.device_put(cut, self._data_sharding), np.int32(used), columns
         return jax.device_put(cut), np.int32(used), columns
 
+    def _arrange_update(
+        self, batch: Batch, old_logp: np.ndarray, ref_logp: np.ndarray | None
+    ) -> tuple[Arrays, np.int32]:
+        if (ref_logp is not None) != (self.settings["kl"] > 0):
+            raise ValueError(
+                f"learner.kl={self.settings['kl']} and ref_logp is {'given' if ref_logp is not None else 'missing'}; "
+                "a reference is needed exactly when kl is above 0"
+            )
+        extra = {"behaviour": old_logp} | ({"reference": ref_logp} if ref_logp is not None else {})
+        data, used, _ = self._arrange(batch, **extra)
+        return data, used
+
     @property
     def _data_sharding(self) -> NamedSharding:
         assert self._mesh is not None
@@ -246,6 +265,9 @@ class Learner:
         counts = {name: sums.pop(name) for name in COUNTS}
         means = {name: sums[name] / jnp.maximum(counts["tokens"], 1) for name in MEANS}
         return state, sums | means | summarise(counts)
+
+    def _gradients_program(self, params: Params, data: Arrays, used: jax.Array) -> Params:
+        return self._accumulate(self._rl_loss, params, data, used)[0]
 
     def _supervised_program(
         self, state: TrainState, data: Arrays, used: jax.Array, signal: jax.Array

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from metaagent_x.mas.records import Call
 from metaagent_x.rollout.collect import Settings, collect, with_temperature
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.tree import UNREADABLE, RolloutTree
 from metaagent_x.tasks.task import Rubric, Task
 
+# What `completions/repetition` counts: a block of at most PERIOD ids, REPEATS times in a row, and LEAST ids in all.
+PERIOD, REPEATS, LEAST = 64, 4, 16
+STATUSES = ("ok", "budget", "wall", "cpu", "memory", "crash", "void")
 # All evaluations draw from one stream of seeds, apart from every training step, so that two of them are paired.
 EVALUATION_STEP = -1
 
@@ -32,6 +36,15 @@ def step_metrics(trees: Sequence[RolloutTree], *, format_bonus: float) -> dict[s
     `reward/code`) = `reward/correctness` + format_bonus * `reward/format`. Correctness is what trains, a share of tests
     or all of them as configured; `reward/fraction` and `accuracy` are these two, whichever of them trains.
     `verdicts/<reason>` counts the grader's reasons ("verdicts/test_wall": the first failed test ran out of time).
+
+    How things ended, of what can end: `status/<name>`, shares of the executions of valid designs ("void" includes those
+    whose grader failed); `void/designer`, `void/executor`, `void/grader`, how many designs and executions each of them
+    spoilt; `tools/<status>`, numbers of tool runs ("tools/wall": out of time).
+
+    What a collapsing policy shows: `completions/repetition`, the share of completions of both roles that end in
+    repeated tokens (`ends_in_repetition`); `completions/truncated`, that end by length; `structures/top_share`, the
+    largest `structure/<name>` of valid designs, among those. `calls/stale`: completions drawn by other weights than
+    those of their step.
 
     Args:
       trees: of one step. format_bonus: lambda, with which they were graded.
@@ -64,6 +77,11 @@ def step_metrics(trees: Sequence[RolloutTree], *, format_bonus: float) -> dict[s
     m["calls/prompt_cut"] = _mean([c.prompt_cut for c in calls])
     m["tokens/designer"] = float(sum(len(d.call.completion_ids) for d in designs if d.call))
     m["tokens/executor"] = float(sum(len(c.completion_ids) for c in calls))
+    completions = [*(d.call for d in designs if d.call), *calls]
+    m["completions/repetition"] = _mean([_repeats(c) for c in completions])
+    m["completions/truncated"] = _mean([c.finish_reason == "length" for c in completions])
+    m["calls/stale"] = _mean([c.version != t.step for t in trees for c in t.calls()])
+    m |= _endings(trees)
     m["executions/void"] = float(sum((~t.counted()).sum() for t in trees))
     for status, n in Counter(e.status for e in runs).items():
         m[f"executions/{status}"] = float(n)
@@ -71,9 +89,43 @@ def step_metrics(trees: Sequence[RolloutTree], *, format_bonus: float) -> dict[s
         m[f"verdicts/{reason}"] = float(n)
     for flag, n in Counter(f for e in runs for f in e.flags).items():
         m[f"flags/{flag}"] = float(n)
-    for structure, share in structure_shares(trees).items():
+    shares = structure_shares(trees)
+    for structure, share in shares.items():
         m[f"structure/{structure}"] = share
+    made = [share for structure, share in shares.items() if structure != "invalid"]
+    m["structures/top_share"] = max(made) / sum(made) if made else 0.0
     return m
+
+
+def ends_in_repetition(ids: Sequence[int]) -> bool:
+    """True if the last ids are one block over and over: of 1 to 64 ids, at least 4 times, at least 16 ids in all.
+
+    The last repeat may be incomplete, as where a length limit cuts it. Exact, and a few comparisons for most texts.
+    """
+    for period in range(1, PERIOD + 1):
+        span = max(REPEATS * period, LEAST)
+        if span > len(ids):
+            return False
+        if ids[-span:-period] == ids[-span + period :]:
+            return True
+    return False
+
+
+def _repeats(call: Call) -> bool:
+    """Whether a completion ends in repeated tokens, its stop id aside."""
+    return ends_in_repetition(call.completion_ids[:-1] if call.finish_reason == "stop" else call.completion_ids)
+
+
+def _endings(trees: Sequence[RolloutTree]) -> dict[str, float]:
+    designs = [d for t in trees for d in t.designs]
+    runs = [e for d in designs for e in d.executions]
+    ended = Counter("void" if e.void else e.status for e in runs)
+    m = {f"status/{name}": ended[name] / len(runs) if runs else 0.0 for name in STATUSES}
+    m["void/designer"] = float(sum(d.void for d in designs))
+    m["void/executor"] = float(sum(e.status == "void" for e in runs))
+    m["void/grader"] = float(sum(e.status != "void" and e.void for e in runs))
+    tools = Counter(tool.status for e in runs for tool in e.tools)
+    return m | {f"tools/{status}": float(n) for status, n in tools.items()}
 
 
 def correct(tree: RolloutTree) -> np.ndarray:
