@@ -161,7 +161,8 @@ def test_a_run_goes_on_with_the_restored_weights_and_takes_no_more_with_every_st
     print(f"\n{STEPS} steps, {len(samples)} samples")
     for what, by in grown.items():
         of = [sample[what] for sample in samples]
-        parts = [min(of[len(of) * i // 8 : len(of) * (i + 1) // 8]) for i in range(8)]  # the floor of each eighth
+        n, cut = len(of), min(8, len(of))
+        parts = [min(of[n * i // cut : n * (i + 1) // cut]) for i in range(cut)]  # the floor of each eighth
         print(f"{what}: grown {by:.1f} of {GROWTH[what]:g};", *(f"{part:.1f}" for part in parts))
     told = grown.keys() - ({"learner MB"} if STEPS < 100 else set())
     assert not {what: grown[what] for what in told if grown[what] > GROWTH[what]}
