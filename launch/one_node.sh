@@ -5,11 +5,12 @@
 #   launch/one_node.sh configs/qwen3_4b.py runs/qwen3_4b --config.model.path=models/qwen3-4b-cold-start
 #
 # Preflight first: all of it for a new run, only the checks for one that goes on. Then the run; after a crash (exit code
-# 1, or a signal that it did not expect) the same command again, at most RESTARTS times in a row without a further step.
+# 1, or a signal that it did not expect) the same command again, at most RESTARTS times in a row without a further step;
+# not if a guard stopped it (docs/operations.md), which would do so again.
 # A signal is passed on, and nothing is started again. What is printed goes to WORKDIR/log too.
 #
 # Ends with the code of the run: 0 done, 2 bad input or a check that failed, 3 interrupted (the same command goes on),
-# anything else: it crashed too often.
+# anything else: it crashed too often, or stopped itself.
 #
 # PYTHON     interpreter of the learner (.venv/bin/python, or else python3)
 # RESTARTS   5; 0: none
@@ -54,6 +55,12 @@ attend() {
   return "$code"
 }
 
+# Whether a guard of the run has just ended it: its last words are in the log, a moment later at most.
+stopped() {
+  sleep 0.5
+  tail -n "+$((before + 1))" "$run/log" | grep -q '^stopped:'
+}
+
 steps() { [[ -f $run/metrics.jsonl ]] && wc -l < "$run/metrics.jsonl" || echo 0; }
 
 train=("$python" -m metaagent_x.train "--config=$config" "--workdir=$run" "$@")
@@ -69,10 +76,14 @@ fi
 tries=0 furthest=$(steps) pause=$backoff
 while :; do
   say "${train[*]}"
-  code=0
+  code=0 before=$(wc -l < "$run/log")
   attend "${train[@]}" || code=$?
   say "exit code $code"
   case $code in 0 | 2 | 3) exit "$code" ;; esac
+  if stopped; then
+    say "it stopped itself, as it would again: change what it names"
+    exit "$code"
+  fi
   [[ -z $asked ]] || exit "$((code > 128 ? 3 : code))" # by the signal itself: nothing had begun
   if (($(steps) > furthest)); then
     tries=0 furthest=$(steps) pause=$backoff

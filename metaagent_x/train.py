@@ -103,7 +103,7 @@ def main(_: list[str]) -> None:
         except (loop.Stopped, asyncio.CancelledError) as reason:
             if not (why := dog.ended or str(reason)):
                 raise
-            console.print("stopped:", why, highlight=False, markup=False, soft_wrap=True)
+            console.print("stuck:" if dog.ended else "stopped:", why, highlight=False, markup=False, soft_wrap=True)
             console.print(f"report: {write_report(folder.path)}")
             sys.exit(1)
         console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")

@@ -80,7 +80,7 @@ def test_a_push_that_hangs_is_shown_and_ends_the_run_which_goes_on_from_its_last
     output = run(
         folder, cold, *flags, "--config.guard.push_s=0.2", "--config.guard.stuck=exit", code=1, program=["-c", HANGS]
     )
-    assert "watchdog: step 2: push has taken" in output and "stopped: step 2: push" in output
+    assert "watchdog: step 2: push has taken" in output and "stuck: step 2: push" in output
     text = (folder / "stuck.txt").read_text()
     assert "never_comes_back" in text and "train.py:" in text and "thread" in text and "grader: {" in text
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1]

@@ -20,6 +20,7 @@ STAND_IN = """#!/usr/bin/env bash
 echo "$*" >> "$DIR/asked"
 n=$(wc -l < "$DIR/asked"); codes=($CODES); code=${codes[$((n - 1))]:-${codes[-1]}}
 echo "run $n"
+echo "$WORDS"
 [[ $* == *--preflight* || -z $GROW ]] || echo '{"step": 1}' >> "$DIR/run/metrics.jsonl"
 if [[ $code == wait ]]; then
   trap 'echo saved; exit 3' TERM
@@ -60,7 +61,7 @@ def node(tmp_path, popen):
     def start(codes, *flags, **env):
         environment = {
             **os.environ, "PYTHON": str(tmp_path / "python"), "DIR": str(tmp_path), "CODES": codes, "GROW": "",
-            "BACKOFF_S": "0", **env,
+            "WORDS": "", "BACKOFF_S": "0", **env,
         }  # fmt: skip
         command = [ROOT / "launch" / "one_node.sh", "configs/smoke.py", str(tmp_path / "run"), *flags]
         return popen(command, env=environment, cwd=tmp_path)
@@ -104,6 +105,16 @@ def test_a_run_that_goes_on_gets_the_checks_alone(node, tmp_path):
 def test_bad_input_and_interruptions_start_nothing_again(node, tmp_path, codes, code, runs):
     assert end(node(codes))[0] == code
     assert len(asked(tmp_path)) == runs
+
+
+def test_a_run_that_stopped_itself_is_not_begun_again(node, tmp_path):
+    code, output = end(node("0 1 0", WORDS="stopped: valid designs fell"))
+    assert code == 1 and len(asked(tmp_path)) == 2 and "change what it names" in output
+
+
+def test_a_run_that_hung_is_begun_again(node, tmp_path):
+    assert end(node("0 1 0", WORDS="stuck: step 2: push has taken 10 s"))[0] == 0
+    assert len(asked(tmp_path)) == 3
 
 
 def test_a_run_that_keeps_crashing_is_given_up_with_its_code(node, tmp_path):

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from usage import children, growth, resident
 
 from metaagent_x.rollout import traces
 from metaagent_x.rollout.vllm_server import find_python
@@ -41,20 +42,6 @@ GROWTH = {"learner MB": 64.0, "server MB": 16.0, "processes": 0, "files": 8, "sh
 QUIET = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32"}
 
 
-def children(pid: int) -> list[int]:
-    """The processes that `pid` has started, and theirs."""
-    parents: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(folder.name))
-    found, new = [], [pid]
-    while new:
-        new = [child for one in new for child in parents.get(one, [])]
-        found += new
-    return found
-
-
 def server_of(job: int) -> int:
     """Pid of the server that `job` has started; 0 while it has none."""
     for pid in children(job):
@@ -62,12 +49,6 @@ def server_of(job: int) -> int:
             if b"metaagent_x_vllm.serve" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     return 0
-
-
-def resident(pid: int) -> float:
-    """MB of memory that a process has taken or maps of shared memory, removed files included; not of files on disks."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem"))) / 1e3
 
 
 def in_use(job: int, weights: Path) -> dict[str, float]:
@@ -84,13 +65,6 @@ def in_use(job: int, weights: Path) -> dict[str, float]:
         "shared memory files": len(shared) + len(others),
         "shared MB": sum(path.stat().st_size for path in shared) / 1e6,
     }
-
-
-def growth(samples: list[dict[str, float]]) -> dict[str, float]:
-    """By how much the least of the last quarter exceeds the least of the second quarter."""
-    n = len(samples)
-    early, late = samples[n // 4 : n // 2], samples[n - n // 4 :]
-    return {k: min(s[k] for s in late) - min(s[k] for s in early) for k in samples[0]}
 
 
 def command(folder: Path, weights: Path, *flags: str) -> list[str]:
