@@ -18,7 +18,9 @@ import ml_collections
 from absl import flags
 
 PHASES = ("cold_start", "collect", "update", "push", "save", "evaluate")  # of a run
-GUARDS = {  # limit, and what happens beyond it: off | warn (a line, also in alerts.jsonl) | stop (exit code 1)
+# Limit, and what happens beyond it: off | warn (a line, also in alerts.jsonl) | stop (exit code 1) | roll_back (to the
+# newest checkpoint from before the window, then on with other samples).
+GUARDS = {
     "repetition": (0.5, "stop"),  # completions/repetition above
     "truncated": (0.5, "warn"),  # completions/truncated above
     "entropy": (0.01, "warn"),  # entropy below, nats a token
@@ -192,6 +194,7 @@ def base() -> Settings:
     # What ends a run that goes wrong, and what is told (docs/operations.md). May be changed when a run goes on.
     c.guard = ml_collections.ConfigDict()
     c.guard.window = 4  # steps that a metric's mean is taken over
+    c.guard.max_roll_backs = 2  # of a run, by all guards with action "roll_back"; then it stops
     c.guard.nonfinite = 3  # updates in a row skipped as not finite, then the run stops; 0: never
     c.guard.dumps = 3  # so many skipped updates are kept for --replay, each as large as the float32 weights; 0: none
     c.guard.stuck = "report"  # a phase over its limit: "report": say where all waits; "exit": and end the run
@@ -234,7 +237,7 @@ CHOICES = {
     "learner.truncated": ("train", "mask"),
     "learner.flat_groups": ("keep", "top_up"),
     "guard.stuck": ("report", "exit"),
-    **{f"guard.{name}.action": ("off", "warn", "stop") for name in (*GUARDS, "valid")},
+    **{f"guard.{name}.action": ("off", "warn", "stop", "roll_back") for name in (*GUARDS, "valid")},
 }
 AT_LEAST = {
     "steps": 0, "batch": 1, "designs": 1, "executions": 1, "stage_length": 1, "rollout.max_prompt_tokens": 1,
@@ -252,7 +255,7 @@ AT_LEAST = {
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
     "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0, "engine.servers": 0,
     "engine.request_timeout_s": 0.1, "engine.push_timeout_s": 0.1, "engine.start_timeout_s": 1,
-    "guard.window": 1, "guard.nonfinite": 0, "guard.dumps": 0, "guard.heartbeat_s": 0.01,
+    "guard.window": 1, "guard.max_roll_backs": 0, "guard.nonfinite": 0, "guard.dumps": 0, "guard.heartbeat_s": 0.01,
     **{f"guard.{name}_s": 0 for name in PHASES},
 }  # fmt: skip
 BELOW_ONE = (

@@ -85,7 +85,7 @@ class Alert:
     Attributes:
       step: at whose end it was found. guard: name of the rule.
       metric, value, limit: what was measured and how much was allowed. steps: over how many steps.
-      action: "warn", or "stop" if the run ends of it.
+      action: "warn", "stop" if the run ends of it, or "roll_back" if it goes back.
       message: all of this and the way out, in one line.
     """
 
@@ -103,7 +103,7 @@ def find(lines: Sequence[Mapping[str, Any]], settings: Any) -> list[Alert]:
     """What is wrong at the newest step.
 
     A rule is judged once its metric is a finite number at every step of the window. A warning is given when a limit is
-    passed, and again only after the metric has been within it; a stop is asked for as long as the metric is beyond.
+    passed, and again only after the metric has been within it; the rest is asked for as long as the metric is beyond.
 
     Args:
       lines: of `metrics.jsonl`, in order, the newest last; `guard.window` + 1 of them are enough.

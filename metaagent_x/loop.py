@@ -7,18 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_collections
 from rich.console import Console
 from rich.table import Table
 
 from metaagent_x import assemble, data, guards
 from metaagent_x.config import Settings
 from metaagent_x.learner import credit, replay
+from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.mas import demonstrations
 from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.rollout import measure
 from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Engine, EngineFailure
 from metaagent_x.rollout.jax_engine import JaxEngine
+from metaagent_x.rollout.seeds import call_seed
 from metaagent_x.rollout.tree import RolloutTree
 from metaagent_x.rollout.vllm_engine import Guest, VllmEngine
 from metaagent_x.run_folder import RunFolder, flatten
@@ -29,6 +32,18 @@ MAX_TOP_UPS = 3
 
 class Stopped(RuntimeError):
     """The run ended itself because going on would teach nothing. Exit code 1."""
+
+
+class RollBack(RuntimeError):
+    """The run goes back to an earlier checkpoint and on from there with other samples.
+
+    Attributes:
+      to: step of the checkpoint, 0 for the cold start. why: what a guard said.
+    """
+
+    def __init__(self, to: int, why: str) -> None:
+        super().__init__(f"to step {to}: {why}")
+        self.to, self.why = to, why
 
 
 def show_data(pools: data.Pools) -> None:
@@ -206,14 +221,31 @@ def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float
     )  # fmt: skip
 
 
-def check(c: Settings, lines: Sequence[Mapping[str, Any]], skipped: Sequence[replay.Skip], folder: RunFolder) -> None:
+def reseeded(c: Settings, times: int) -> Settings:
+    """The settings that samples are drawn with after so many roll-backs: the same steps must not draw the same."""
+    if not times:
+        return c
+    copy = ml_collections.ConfigDict(c)
+    with copy.unlocked():
+        copy.seed = call_seed(c.seed, times, "roll back", 0, 0, "")
+    return copy
+
+
+def check(
+    c: Settings, lines: Sequence[Mapping[str, Any]], skipped: Sequence[replay.Skip], folder: RunFolder,
+    checkpoints: Checkpoints,
+) -> None:  # fmt: skip
     """Tells what the guards find at the end of a step: a line each, also in `alerts.jsonl`.
 
     Args:
       lines: of `metrics.jsonl`, the step's last. skipped: updates of the step that were not finite.
+      folder: of the run. checkpoints: its own.
 
     Raises:
-      Stopped: one of them asks for it.
+      Stopped: one of them asks for it, or for more roll-backs than `guard.max_roll_backs`.
+      RollBack: one asks for that, to the newest checkpoint from before the window that was judged; to the oldest one
+        where `checkpoint.keep` has left none so old; to the cold start where there is none.
+      CheckpointError: what was being written is not on disk.
     """
     alerts = [_skip_alert(skip, c.guard.nonfinite) for skip in skipped] + guards.find(lines, c)
     for alert in alerts:
@@ -221,6 +253,14 @@ def check(c: Settings, lines: Sequence[Mapping[str, Any]], skipped: Sequence[rep
         console.print("alert:", alert.message, highlight=False, markup=False, soft_wrap=True)
     if stops := [alert.message for alert in alerts if alert.action == "stop"]:
         raise Stopped("; ".join(stops))
+    if backs := [alert for alert in alerts if alert.action == "roll_back"]:
+        why, before = "; ".join(alert.message for alert in backs), len(folder.roll_backs())
+        if before >= c.guard.max_roll_backs:
+            raise Stopped(f"{why}; rolled back {before} times before (guard.max_roll_backs={c.guard.max_roll_backs})")
+        oldest = min(alert.step - alert.steps for alert in backs)  # the last step that no window holds
+        checkpoints.wait()
+        saved = [step for step in checkpoints.steps() if step < lines[-1]["step"]]
+        raise RollBack(max((step for step in saved if step <= oldest), default=min(saved, default=0)), why)
 
 
 def _skip_alert(skip: replay.Skip, most: int) -> guards.Alert:

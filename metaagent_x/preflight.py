@@ -113,10 +113,11 @@ class Job:
       config: the settings; those of the network are what `model.path` says, if that can be read.
       weights_problem: why it cannot, or "".
       pools: the tasks, once they have been opened.
+      allow: fields that may differ from those that a run in the work folder began with.
     """
 
-    def __init__(self, config: Settings):
-        self.config, self.weights_problem = config, ""
+    def __init__(self, config: Settings, allow: Sequence[str] = ()):
+        self.config, self.allow, self.weights_problem = config, allow, ""
         self.pools: data.Pools | None = None
         try:
             assemble.adopt_weights(config)
@@ -138,7 +139,9 @@ class Job:
         return self.config.mesh.fsdp * self.config.mesh.tensor
 
 
-def run(config: Settings, *, steps: int, interruption: Interruption, console: Console) -> int:
+def run(
+    config: Settings, *, steps: int, interruption: Interruption, console: Console, allow: Sequence[str] = ()
+) -> int:
     """Checks, prints, and plays `steps` steps if nothing is wrong. Returns the exit code.
 
     Args:
@@ -146,6 +149,7 @@ def run(config: Settings, *, steps: int, interruption: Interruption, console: Co
       steps: at full lengths; 0: only the checks.
       interruption: ends the steps when a signal comes.
       console: where to print.
+      allow: fields that may differ from those that a run in the work folder began with.
 
     Raises:
       ConfigError: fewer than 0 steps.
@@ -153,17 +157,19 @@ def run(config: Settings, *, steps: int, interruption: Interruption, console: Co
     if steps < 0:
         raise ConfigError(f"--preflight_steps={steps} must be at least 0")
     try:
-        return _run(config, steps, interruption, console)
+        return _run(config, steps, interruption, console, allow)
     except KeyboardInterrupt:
         console.print("preflight interrupted; nothing stays behind")
         return 3
 
 
-def _run(config: Settings, steps: int, interruption: Interruption, console: Console) -> int:
+def _run(
+    config: Settings, steps: int, interruption: Interruption, console: Console, allow: Sequence[str]
+) -> int:  # fmt: skip
     accelerators.prepare(config)  # before anything asks JAX for a device
     if config.mesh.simulate:
         jax.config.update("jax_num_cpu_devices", config.mesh.simulate)
-    job = Job(config)
+    job = Job(config, allow)
     findings = examine(job)
     console.print(table(findings))
     say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
@@ -558,7 +564,7 @@ def check_workdir(job: Job) -> Iterator[Finding]:
             raise ConfigError(f"{why}; choose another --workdir") from error
         yield Finding("work folder", f"{job.config.workdir}, new", "can be written")
         return
-    folder = RunFolder(path, job.config)
+    folder = RunFolder(path, job.config, job.allow)
     if job.pools and _begun(job):
         folder.check_data([dataclasses.asdict(origin) for origin in job.pools.origins])
     latest = Checkpoints(path / "checkpoints", read_only=True).latest() if (path / "checkpoints").is_dir() else None

@@ -4,6 +4,8 @@ config.json          the settings; a folder belongs to one set of settings
 data.json            what every data set gave: rows read, left out and why, tasks, a hash; a run goes on with the same
 metrics.jsonl        one object a step; everything that depends on the clock stands under `time/`
 evaluations.jsonl    one object an evaluation
+changes.jsonl        settings that were changed under way: after which step, from what, to what
+roll_backs.jsonl     where the run went back after a collapse, and why
 gate.json            what the headroom gate measured
 alerts.jsonl         one object for everything that a guard found wrong, see `guards.Alert`
 tensorboard/         the same metrics as curves
@@ -55,8 +57,15 @@ class RunFolder:
       path: the folder. name: its last part, the run's name in traces.
     """
 
-    def __init__(self, path: str | os.PathLike[str], config: ml_collections.ConfigDict) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], config: ml_collections.ConfigDict, allow: Iterable[str] = ()
+    ) -> None:
         """Opens or creates the folder for these settings.
+
+        Args:
+          path: the folder. config: the settings.
+          allow: fields that may differ from those that the run began with, each by its name. The change is kept in
+            `changes.jsonl`.
 
         Raises:
           RunFolderError: the folder holds a run of other settings (every difference is listed), is in use by another
@@ -70,8 +79,10 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._lock_folder()
-            self._check_same(settings)
+            changes = self._check_same(settings, frozenset(allow))
             self._probe()
+            if changes:
+                self._append("changes.jsonl", {"after_step": self._played(), "changes": changes})
             _replace(self.path / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:
             raise _explained(error, self.path) from error
@@ -131,6 +142,14 @@ class RunFolder:
         """Appends what a guard found; `step` must be in it."""
         self._append("alerts.jsonl", record)
 
+    def log_roll_back(self, record: Mapping[str, Any]) -> None:
+        """Appends where the run went back and why."""
+        self._append("roll_backs.jsonl", record)
+
+    def roll_backs(self) -> list[dict[str, Any]]:
+        """Those so far, in order. They are never taken back."""
+        return read_lines(self.path / "roll_backs.jsonl")
+
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         """Appends one evaluation."""
         self._append("evaluations.jsonl", record)
@@ -154,6 +173,9 @@ class RunFolder:
         """Drops what was written after `step`, the step of the checkpoint that the run goes on from: lines, traces and
         a last line that an interruption left incomplete. Kept lines stay as they are, byte by byte."""
         self._purge = step + 1
+        if self._board is not None:  # of steps that did not last
+            self._board.close()
+            self._board = None
         try:
             for name in ("metrics.jsonl", "evaluations.jsonl", "alerts.jsonl"):
                 _truncate_lines(self.path / name, step)
@@ -203,7 +225,14 @@ class RunFolder:
             ) from None
         return handle
 
-    def _check_same(self, settings: Mapping[str, Any]) -> None:
+    def _played(self) -> int:
+        return max((line["step"] for line in read_lines(self.path / "metrics.jsonl")), default=0)
+
+    def _check_same(self, settings: Mapping[str, Any], allow: frozenset[str]) -> dict[str, Any]:
+        """Raises unless the folder's settings are these. Returns the changes that were allowed: field -> [from, to]."""
+        given = flatten(settings)
+        if unknown := sorted(allow - given.keys()):
+            raise RunFolderError(f"--allow_change={unknown[0]}: no such field; give one as in --config.{unknown[0]}")
         path = self.path / "config.json"
         if not path.exists():
             if kept := [n for n in ("metrics.jsonl", "checkpoints", "traces") if (self.path / n).exists()]:
@@ -211,28 +240,30 @@ class RunFolder:
                     f"workdir={self.path} holds {', '.join(kept)} but no config.json: it is not known which settings "
                     "they belong to; choose another --workdir"
                 )
-            return
+            return {}
         try:
             known = flatten(json.loads(path.read_text()))
         except ValueError as error:
             raise RunFolderError(f"{path}: not readable as JSON ({error}); choose another --workdir") from error
-        given = flatten(settings)
-        played = max((line["step"] for line in read_lines(self.path / "metrics.jsonl")), default=0)
+        played = self._played()
         if given.get("steps", played) < played:
             raise RunFolderError(
                 f"workdir={self.path} holds {played} steps, more than steps={given['steps']}; choose another --workdir"
             )
-        changed = [
-            f"{k}: {known.get(k, 'absent')!r} there, {given.get(k, 'absent')!r} here"
+        changed = {
+            k: [known.get(k, "absent"), given.get(k, "absent")]
             for k in sorted(known.keys() | given.keys())
             if known.get(k, "absent") != given.get(k, "absent")
             and not (k in RESUMABLE_CHANGES or k.startswith(RESUMABLE_GROUPS))
-        ]
-        if changed:
+        }
+        if refused := sorted(changed.keys() - allow):
+            told = "; ".join(f"{k}: {changed[k][0]!r} there, {changed[k][1]!r} here" for k in refused)
+            allowed = " ".join(f"--allow_change={k}" for k in refused)
             raise RunFolderError(
-                f"workdir={self.path} holds a run of other settings ({'; '.join(changed)}); choose another --workdir, "
-                "or give the same settings to go on"
+                f"workdir={self.path} holds a run of other settings ({told}); choose another --workdir, give the same "
+                f"settings to go on, or go on with others on purpose: {allowed}"
             )
+        return changed
 
     def _probe(self) -> None:
         """Fails now, not after the first step, if the disk is full."""

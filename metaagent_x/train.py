@@ -59,6 +59,7 @@ _DRY_RUN_MESH = flags.DEFINE_string("dry_run_mesh", "8xH200", "Devices of the dr
 _DRY_RUN_TOKENS = flags.DEFINE_integer("dry_run_tokens", 2**20, "Packed tokens that one step of the dry run trains on.")
 _PREFLIGHT = flags.DEFINE_bool("preflight", False, "Say what is missing here for a run of days; train nothing.")
 _PREFLIGHT_STEPS = flags.DEFINE_integer("preflight_steps", 2, "Steps of the preflight at full lengths; 0: only checks.")
+_ALLOW = flags.DEFINE_multi_string("allow_change", [], "Go on although this field differs from the run's; repeatable.")
 _REPLAY = flags.DEFINE_string("replay", None, "Do this kept update again, alone, and say where it stops being finite.")
 
 
@@ -76,8 +77,8 @@ def main(_: list[str]) -> None:
         if _DRY_RUN.value:
             sys.exit(dry_run.run(settings, mesh=_DRY_RUN_MESH.value, tokens=_DRY_RUN_TOKENS.value, console=console))
         if _PREFLIGHT.value:
-            steps = _PREFLIGHT_STEPS.value
-            sys.exit(preflight.run(settings, steps=steps, interruption=interruption, console=console))
+            steps, allow = _PREFLIGHT_STEPS.value, _ALLOW.value
+            sys.exit(preflight.run(settings, steps=steps, allow=allow, interruption=interruption, console=console))
         accelerators.prepare(settings)  # before anything asks JAX for a device
         if settings.mesh.simulate:
             jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
@@ -88,7 +89,7 @@ def main(_: list[str]) -> None:
         assemble.adopt_weights(settings)
         assemble.check_vocabulary(settings, assemble.model_config(settings))
         pools = data.open_pools(settings)
-        folder = RunFolder(settings.workdir, settings)
+        folder = RunFolder(settings.workdir, settings, _ALLOW.value)
         folder.check_data([dataclasses.asdict(origin) for origin in pools.origins])
         loop.show_data(pools)
         console.print("sandbox:", assemble.contain(settings), highlight=False, markup=False, soft_wrap=True)
@@ -99,7 +100,12 @@ def main(_: list[str]) -> None:
         )  # fmt: skip
         try:
             with dog:
-                interruption.run(train(settings, pools, folder, interruption, dog))
+                while True:
+                    try:
+                        interruption.run(train(settings, pools, folder, interruption, dog))
+                        break
+                    except loop.RollBack as back:
+                        console.print("rolled back:", str(back), highlight=False, markup=False, soft_wrap=True)
         except (loop.Stopped, asyncio.CancelledError) as reason:
             if not (why := dog.ended or str(reason)):
                 raise
@@ -151,6 +157,7 @@ async def train(
         console.print(f"resumed after step {step}")
     folder.truncate_after(step)
     lines, dog.step = folder.metrics(), step
+    seeded = loop.reseeded(c, len(folder.roll_backs()))
     recorder = Recorder(folder.path / "replay", cold.model, c.to_dict(), keep=c.guard.dumps)
     current = {name: state.params for name, state in states.items()}
     engines = await assemble.engines(c, pools, cold.model, current, version=step, described=described)
@@ -174,8 +181,8 @@ async def train(
             clock = time.perf_counter()
             dog.step = step + 1
             with dog.phase("collect"):
-                trees, draws = await loop.gather(c, pools, engines, grader, step, draws, roles)
-            seed = call_seed(c.seed, step, "updates", 0, 0, "")
+                trees, draws = await loop.gather(seeded, pools, engines, grader, step, draws, roles)
+            seed = call_seed(seeded.seed, step, "updates", 0, 0, "")
             with interruption.held():  # what follows belongs together
                 whole, look = False, functools.partial(recorder.look, step + 1)
                 with dog.phase("update"):
@@ -196,9 +203,13 @@ async def train(
                 if step % c.checkpoint.every == 0 or step == c.steps or interruption.asked:
                     with dog.phase("save"):
                         checkpoints.save(step, states, _record(c, step, draws, states))
-            loop.check(c, lines, recorder.take(), folder)
+            loop.check(c, lines, recorder.take(), folder, checkpoints)
         with dog.phase("evaluate"):
             await loop.final(c, pools, before, engines, grader, folder)
+    except loop.RollBack as back:
+        checkpoints.drop_after(back.to)
+        folder.log_roll_back({"after_step": step, "to": back.to, "why": back.why})
+        raise
     except asyncio.CancelledError:
         if whole and step and step != checkpoints.latest():
             checkpoints.save(step, states, _record(c, step, draws, states))

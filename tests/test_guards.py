@@ -6,6 +6,7 @@ import math
 import pytest
 
 from metaagent_x import config, guards, loop
+from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.replay import Skip
 from metaagent_x.run_folder import RunFolder
 
@@ -107,12 +108,12 @@ def test_flat_groups_of_a_role_that_does_not_learn_are_nobodys_concern():
 
 
 def test_alerts_are_printed_and_kept_and_one_of_them_stops_the_run(tmp_path, capsys):
-    c, folder = config.base(), RunFolder(tmp_path, config.base())
-    loop.check(c, lines(4), [], folder)
+    c, folder, saved = config.base(), RunFolder(tmp_path, config.base()), Checkpoints(tmp_path / "checkpoints")
+    loop.check(c, lines(4), [], folder, saved)
     assert not (tmp_path / "alerts.jsonl").exists()
-    loop.check(c, lines(4, **{"entropy": 0.0}), [], folder)
+    loop.check(c, lines(4, **{"entropy": 0.0}), [], folder, saved)
     with pytest.raises(loop.Stopped, match=r"repetition is 1\.00"):
-        loop.check(c, lines(4, 5, **{"completions/repetition": 1.0, "completions/truncated": 1.0}), [], folder)
+        loop.check(c, lines(4, 5, **{"completions/repetition": 1.0, "completions/truncated": 1.0}), [], folder, saved)
     kept = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert [(a["step"], a["guard"], a["action"]) for a in kept] == [
         (4, "entropy", "warn"), (8, "repetition", "stop"), (8, "truncated", "warn"),
@@ -125,15 +126,42 @@ def test_alerts_are_printed_and_kept_and_one_of_them_stops_the_run(tmp_path, cap
 @pytest.mark.parametrize(("limit", "stops_at"), [(3, 3), (1, 1), (0, None)])
 def test_updates_that_are_not_finite_stop_the_run_after_so_many_in_a_row_with_the_files_name(tmp_path, limit, stops_at):
     c, folder, file = config.base(), RunFolder(tmp_path, config.base()), tmp_path / "replay" / "x.npz"
-    c.guard.nonfinite = limit
+    c.guard.nonfinite, saved = limit, Checkpoints(tmp_path / "checkpoints")
     for in_row in range(1, 6):
         skip = Skip(7, in_row, "shared", math.nan, math.inf, in_row, file)
         if stops_at is not None and in_row >= stops_at:
             with pytest.raises(loop.Stopped, match=f"loss nan, grad_norm inf; {in_row} in a row.*--replay=.*x.npz"):
-                loop.check(c, lines(1, 7), [skip], folder)
+                loop.check(c, lines(1, 7), [skip], folder, saved)
         else:
-            loop.check(c, lines(1, 7), [skip], folder)
+            loop.check(c, lines(1, 7), [skip], folder, saved)
     assert len((tmp_path / "alerts.jsonl").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("steps", "to"), [([2, 5, 6, 7], 2), ([4], 4), ([6, 7], 6), ([8], 0), ([], 0)],
+    ids=["before the window", "just before it", "the oldest left", "not the one that fell", "the cold start"],
+)  # fmt: skip
+def test_a_run_goes_back_to_before_the_window_and_only_so_often(tmp_path, monkeypatch, steps, to):
+    c, folder, saved = config.base(), RunFolder(tmp_path, config.base()), Checkpoints(tmp_path / "checkpoints")
+    c.guard.repetition.action, c.guard.max_roll_backs = "roll_back", 1
+    monkeypatch.setattr(saved, "steps", lambda: steps)
+    bad = lines(4, 5, **{"completions/repetition": 1.0})
+    with pytest.raises(loop.RollBack, match=f"to step {to}: completions/repetition is 1") as back:
+        loop.check(c, bad, [], folder, saved)
+    assert back.value.to == to
+    folder.log_roll_back({"after_step": 8, "to": to, "why": back.value.why})
+    folder.truncate_after(to)
+    with pytest.raises(loop.Stopped, match=r"rolled back 1 times before \(guard.max_roll_backs=1\)"):
+        loop.check(c, bad, [], folder, saved)
+
+
+def test_after_a_roll_back_the_same_steps_draw_other_samples():
+    c = config.base()
+    seeds = [loop.reseeded(c, times).seed for times in range(4)]
+    assert seeds[0] == c.seed == 0 and len(set(seeds)) == 4 and loop.reseeded(c, 2).seed == seeds[2]
+    assert {k: v for k, v in loop.reseeded(c, 1).to_dict().items() if k != "seed"} == {
+        k: v for k, v in c.to_dict().items() if k != "seed"
+    }
 
 
 def test_guards_may_be_moved_when_a_run_goes_on(tmp_path):
@@ -147,7 +175,7 @@ def test_guards_may_be_moved_when_a_run_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("repetition.action", "roll", "guard.repetition.action='roll' is not one of off, warn, stop"),
+        ("repetition.action", "roll", "guard.repetition.action='roll' is not one of off, warn, stop, roll_back"),
         ("window", 0, "guard.window=0 must be at least 1"), ("stuck", "kill", "guard.stuck='kill'"),
         ("push_s", -1.0, "guard.push_s=-1.0"), ("dumps", -1, "guard.dumps=-1"),
     ],

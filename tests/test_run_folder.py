@@ -87,6 +87,22 @@ def test_a_folder_of_other_settings_is_refused_with_every_difference(tmp_path):
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
+def test_a_field_may_be_changed_on_purpose_and_the_change_is_kept(tmp_path):
+    step_line(RunFolder(tmp_path, settings(seed=1)), 1)
+    other = settings(seed=1)
+    other.learner.learning_rate, other.designs = 0.5, 8
+    with pytest.raises(RunFolderError, match="designs: 4 there, 8 here") as error:
+        RunFolder(tmp_path, other, allow=["learner.learning_rate"])
+    assert "learning_rate: " not in str(error.value) and "--allow_change=designs" in str(error.value)
+    assert not (tmp_path / "changes.jsonl").exists()
+    with pytest.raises(RunFolderError, match=r"--allow_change=learner\.lerning_rate: no such field"):
+        RunFolder(tmp_path, other, allow=["learner.lerning_rate"])
+    RunFolder(tmp_path, other, allow=["learner.learning_rate", "designs", "batch"])
+    RunFolder(tmp_path, other)  # from now on these are its settings
+    change = {"designs": [4, 8], "learner.learning_rate": [5e-06, 0.5]}
+    assert read_lines(tmp_path / "changes.jsonl") == [{"after_step": 1, "changes": change}]
+
+
 def test_a_run_may_be_prolonged_and_moved(tmp_path):
     step_line(RunFolder(tmp_path / "a", settings(steps=3, workdir="a")), 1)
     os.rename(tmp_path / "a", tmp_path / "b")

@@ -130,6 +130,12 @@ class Checkpoints:
         if step in self.steps():
             _write(self.folder / str(step) / SCORE, json.dumps({"score": value}))
 
+    def drop_after(self, step: int) -> None:
+        """Deletes every checkpoint of a later step, the newest first. Raises as `wait`."""
+        self.wait()
+        for later in reversed([known for known in self.steps() if known > step]):
+            self._delete(later)
+
     def steps(self) -> list[int]:
         """The steps on disk, in order."""
         found = self.folder.iterdir() if self.folder.is_dir() else ()

@@ -117,6 +117,16 @@ def test_what_is_kept_follows_the_policy(tmp_path) -> None:
         made.score(9, float("nan"))
 
 
+def test_later_steps_can_be_dropped_and_saved_anew(tmp_path) -> None:
+    made = saved(tmp_path, 2, 4, 6)
+    made.save(8, {"shared": small(8.0)}, {})  # still being written
+    made.drop_after(4)
+    assert made.steps() == [2, 4] and names(tmp_path) == ["2", "4"]
+    made.save(6, {"shared": small(-1.0)}, {"draws": 6})
+    step, state, extra = resumed(made)
+    assert step == 6 and extra == {"draws": 6} and float(jax.tree.leaves(state.params)[0].ravel()[0]) == -1.0
+
+
 def test_paths_may_be_relative_and_a_step_is_saved_once(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = Checkpoints("run/checkpoints", keep=2)

@@ -58,6 +58,19 @@ def test_a_run_whose_weights_stop_being_finite_ends_and_its_last_update_can_be_d
     assert "not an update" in run(folder, cold, f"--replay={folder}/config.json", code=2)
 
 
+def test_a_run_that_collapses_goes_back_by_itself_and_stops_when_that_does_not_help(cold, tmp_path):
+    folder = tmp_path / "run"
+    flags = ("--config.guard.one_structure.action=roll_back", "--config.guard.one_structure.limit=-1.0",
+             "--config.guard.window=2", "--config.guard.max_roll_backs=1", "--config.checkpoint.every=1")  # fmt: skip
+    output = run(folder, cold, "--steps=6", *flags, code=1)
+    why = "structures/top_share is"
+    assert f"rolled back: to step 1: {why}" in output and "resumed after step 1" in output
+    assert f"stopped: {why}" in output and "rolled back 1 times before (guard.max_roll_backs=1)" in output
+    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
+    (back,) = records(folder / "roll_backs.jsonl")
+    assert (back["after_step"], back["to"]) == (2, 1) and back["why"].startswith(why)
+
+
 HANGS = """
 import asyncio
 from absl import app
