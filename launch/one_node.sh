@@ -58,7 +58,7 @@ attend() {
 # Whether a guard of the run has just ended it: its last words are in the log, a moment later at most.
 stopped() {
   sleep 0.5
-  tail -n "+$((before + 1))" "$run/log" | grep -q '^stopped:'
+  [[ -n $(tail -n "+$((before + 1))" "$run/log" | grep '^stopped:') ]]  # all of it is read: no broken pipe
 }
 
 steps() { [[ -f $run/metrics.jsonl ]] && wc -l < "$run/metrics.jsonl" || echo 0; }

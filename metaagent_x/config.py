@@ -344,6 +344,11 @@ def _check_data(c: Settings) -> None:
             "checkpoint.best=True chooses by dev tasks, and there are none; set data.hold_out or data.dev, or "
             "checkpoint.best=False"
         )
+    if c.checkpoint.best and c.schedule != "stagewise":
+        raise ConfigError(
+            f"checkpoint.best=True chooses at stage boundaries, and schedule={c.schedule!r} has none; set "
+            "checkpoint.keep_every instead"
+        )
     if c.data.hold_out and c.data.dev:
         raise ConfigError(
             f"data.hold_out={c.data.hold_out} and data.dev={c.data.dev!r}: dev tasks are held out of the training sets "

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a job in order, at a place that can bear it.
+"""SIGINT, SIGTERM and SIGHUP end a job in order, at a place that can bear it.
 
 An exception raised by a signal handler comes up wherever the interpreter happens to be: a library's callback may
 swallow it (JAX's at garbage collection does), and one that unwinds through compiled code may leave that broken. So the
@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AT_ONCE_S = 2.0  # a second signal earlier than this is the first one's echo: a terminal and a launcher both send one
 
 
@@ -35,9 +35,10 @@ class Interruption:
         self._task: asyncio.Task | None = None
 
     def install(self) -> None:
-        """From now on the two signals come here. Main thread only."""
+        """From now on the signals come here, but for a SIGHUP that is ignored (nohup). Main thread only."""
         for one in SIGNALS:
-            signal.signal(one, self._heard)
+            if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN:
+                signal.signal(one, self._heard)
 
     def run(self, job: Coroutine[Any, Any, T]) -> T:
         """`asyncio.run`, ended by a signal.
@@ -58,14 +59,15 @@ class Interruption:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps a signal waiting until the block ends; it is raised at the next `await` after it."""
+        """Keeps a signal waiting until the block ends; it is raised at the next `await` after it, unless the block has
+        raised something itself: then the job is on its way out already."""
         self._held = True
         try:
             yield
         finally:
             self._held = False
-            if self.asked:
-                self._cancel()
+        if self.asked:
+            self._cancel()
 
     async def _main(self, job: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
@@ -85,7 +87,24 @@ class Interruption:
                 raise KeyboardInterrupt
             return
         self.asked, self._since = True, now
-        self._say("stopping ... (once more: at once)")
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
+        with contextlib.suppress(Exception):  # the signal may have come in the middle of a write to the same stream
+            self._say("stopping ... (once more: at once)")
         if self._loop is None:  # nothing has been begun that needs an end
             raise KeyboardInterrupt
-        self._loop.call_soon_threadsafe(self._cancel)
+
+
+async def to_the_end(job: Coroutine[Any, Any, T]) -> T:
+    """Awaits what must not be left half done, such as closing: a cancellation of the caller neither ends nor follows
+    it."""
+    task = asyncio.ensure_future(job)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+        except Exception:
+            break
+    return task.result()

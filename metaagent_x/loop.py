@@ -15,6 +15,7 @@ from metaagent_x import assemble, data, guards
 from metaagent_x.config import Settings
 from metaagent_x.learner import credit, replay
 from metaagent_x.learner.checkpoint import Checkpoints
+from metaagent_x.learner.schedule import active_roles
 from metaagent_x.mas import demonstrations
 from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.rollout import measure
@@ -219,6 +220,15 @@ def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float
         f"{', '.join(f'{name} {share:.0%}' for share, name in top)}  {m['time/step']:.1f} s",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
+
+
+def is_saved(c: Settings, step: int) -> bool:
+    """Whether a checkpoint is due after so many steps: every so often, at the end, and, where the best one is to be
+    kept, wherever dev tasks are about to be played."""
+    if step % c.checkpoint.every == 0 or step == c.steps:
+        return True
+    turns = [active_roles(at, c.schedule, c.stage_length, c.first) for at in (step - 1, step)]
+    return c.checkpoint.best and turns[0] != turns[1]
 
 
 def reseeded(c: Settings, times: int) -> Settings:

@@ -37,6 +37,7 @@ from metaagent_x.interruption import Interruption
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.model import attention_cudnn, cost, hf
 from metaagent_x.model.parameters import Qwen3Config
+from metaagent_x.rollout import weight_sync
 from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import EngineFailure, EngineRefused
 from metaagent_x.rollout.fleet import differences
@@ -303,6 +304,7 @@ def check_shared_memory(job: Job) -> Iterator[Finding]:
     if e.kind != "vllm":
         yield Finding("shared memory", "not used", f"engine.kind={e.kind!r}")
         return
+    weight_sync.remove_leftovers(e.weights_dir)  # of runs that were killed
     needed, free = shared_bytes(job), shutil.disk_usage(e.weights_dir).free
     short = free < needed
     yield Finding(
@@ -322,15 +324,20 @@ def shared_bytes(job: Job) -> int:
 def check_disk(job: Job) -> Iterator[Finding]:
     """What lies in the work folder already is room too: the run replaces it."""
     c = job.config.checkpoint
-    folder, old = near(job.config.workdir), Path(job.config.workdir) / "checkpoints"
-    kept = sum(f.stat().st_size for f in old.rglob("*") if f.is_file()) if old.is_dir() else 0
+    folder, run = near(job.config.workdir), Path(job.config.workdir)
+    for stale in run.glob(f"{trial.FOLDER}*"):  # of a preflight that was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    steps = [path for path in run.glob("checkpoints/*") if path.name.isdecimal()]
+    kept = sum(f.stat().st_size for path in [*steps, run / "replay"] for f in path.rglob("*") if f.is_file())
     each, free = checkpoint_bytes(job), shutil.disk_usage(folder).free
     stay = c.keep + c.best + (job.config.steps // c.keep_every if c.keep_every else 0)
-    needed = (stay + 1) * each
+    # A skipped update is written before the oldest one goes.
+    dumps = (job.config.guard.dumps + 1) * cost.weights(job.model) * cost.MASTER if job.config.guard.dumps else 0
+    needed = (stay + 1) * each + dumps
     short = free + kept < needed
-    count = f"{stay} + 1 checkpoints of {_size(each)}"
+    count = f"{stay} + 1 checkpoints of {_size(each)}" + (f", skipped updates {_size(dumps)}" if dumps else "")
     yield Finding(
-        "disk", f"{_size(free)} free" + (f", {_size(kept)} in checkpoints" if kept else ""),
+        "disk", f"{_size(free)} free" + (f", {_size(kept)} to be replaced" if kept else ""),
         f"{_size(needed)}: {count}",
         "wrong" if short else "ok",
         f"{folder} has {_size(free)} free, and {count} must fit there, the last one while it is written; choose a "
@@ -557,14 +564,14 @@ def check_workdir(job: Job) -> Iterator[Finding]:
     marks = ("config.json", "metrics.jsonl", "checkpoints", "traces")
     if not path.is_file() and not any((path / name).exists() for name in marks):
         try:
-            with tempfile.TemporaryDirectory(prefix=".preflight-", dir=near(path)) as probe:
+            with tempfile.TemporaryDirectory(prefix=trial.FOLDER, dir=near(path)) as probe:
                 RunFolder(Path(probe) / "run", job.config)
         except OSError as error:
             why = f"workdir={job.config.workdir}: cannot write in {near(path)}: {error.strerror or error}"
             raise ConfigError(f"{why}; choose another --workdir") from error
         yield Finding("work folder", f"{job.config.workdir}, new", "can be written")
         return
-    folder = RunFolder(path, job.config, job.allow)
+    folder = RunFolder(path, job.config, job.allow, look=True)
     if job.pools and _begun(job):
         folder.check_data([dataclasses.asdict(origin) for origin in job.pools.origins])
     latest = Checkpoints(path / "checkpoints", read_only=True).latest() if (path / "checkpoints").is_dir() else None

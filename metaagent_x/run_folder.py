@@ -49,6 +49,13 @@ class RunFolderError(ConfigError):
     """The folder cannot be used: other settings, no permission, no room, in use, or a damaged file."""
 
 
+class RunWriteError(OSError):
+    """Something cannot be written under way: no room, no permission, a disk that is gone. What was written is whole."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 class RunFolder:
     """Writes one run. Lines are appended whole or not at all; nothing already written is changed, except that
     `truncate_after` drops the steps that a resumed run plays again.
@@ -58,14 +65,15 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], config: ml_collections.ConfigDict, allow: Iterable[str] = ()
-    ) -> None:
+        self, path: str | os.PathLike[str], config: ml_collections.ConfigDict, allow: Iterable[str] = (), *,
+        look: bool = False,
+    ) -> None:  # fmt: skip
         """Opens or creates the folder for these settings.
 
         Args:
           path: the folder. config: the settings.
-          allow: fields that may differ from those that the run began with, each by its name. The change is kept in
-            `changes.jsonl`.
+          allow: fields that may differ from those that the run began with, each by its name. See `log_changes`.
+          look: only find out whether the folder can be used; nothing in it is changed.
 
         Raises:
           RunFolderError: the folder holds a run of other settings (every difference is listed), is in use by another
@@ -79,10 +87,10 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = self._lock_folder()
-            changes = self._check_same(settings, frozenset(allow))
+            self._changes = self._check_same(settings, frozenset(allow))
             self._probe()
-            if changes:
-                self._append("changes.jsonl", {"after_step": self._played(), "changes": changes})
+            if look:
+                return
             _replace(self.path / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:
             raise _explained(error, self.path) from error
@@ -142,6 +150,15 @@ class RunFolder:
         """Appends what a guard found; `step` must be in it."""
         self._append("alerts.jsonl", record)
 
+    def log_changes(self, step: int) -> None:
+        """Appends the settings that have been changed on purpose, if any: field -> [from, to].
+
+        Args:
+          step: after which the run goes on.
+        """
+        if self._changes:
+            self._append("changes.jsonl", {"after_step": step, "changes": self._changes})
+
     def log_roll_back(self, record: Mapping[str, Any]) -> None:
         """Appends where the run went back and why."""
         self._append("roll_backs.jsonl", record)
@@ -159,7 +176,22 @@ class RunFolder:
         try:
             _replace(self.path / "gate.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
         except OSError as error:
-            raise _explained(error, self.path / "gate.json") from error
+            raise _unwritten(error, self.path / "gate.json") from error
+
+    def check_begins(self, every: int) -> None:
+        """Refuses to begin again where a run has been that must have saved something.
+
+        Args:
+          every: steps between two checkpoints. The first is on disk before the third is begun.
+
+        Raises:
+          RunFolderError: its steps would be deleted.
+        """
+        if (played := self._played()) > 2 * every and not self.roll_backs():
+            raise RunFolderError(
+                f"workdir={self.path} holds {played} steps and no checkpoint: the run would begin again and delete "
+                "them; bring checkpoints/ back, or remove metrics.jsonl to begin again, or choose another --workdir"
+            )
 
     def metrics(self) -> list[dict[str, Any]]:
         """The steps so far, in order."""
@@ -183,7 +215,7 @@ class RunFolder:
                 if (number := re.fullmatch(r"step_(\d+)", file.stem)) and int(number[1]) > step:
                     file.unlink()
         except OSError as error:
-            raise _explained(error, self.path) from error
+            raise _unwritten(error, self.path) from error
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         path = self.path / name
@@ -196,7 +228,7 @@ class RunFolder:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise _explained(error, path) from error
+            raise _unwritten(error, path) from error
 
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         # Imported late: jobs that only read a run folder do not need it.
@@ -209,7 +241,7 @@ class RunFolder:
                 self._board.add_scalar(key, float(metrics[key]), step)
             self._board.flush()
         except OSError as error:
-            raise _explained(error, self.path / "tensorboard") from error
+            raise _unwritten(error, self.path / "tensorboard") from error
 
     def _lock_folder(self) -> Any:
         handle = open(self.path / ".lock", "w")  # noqa: SIM115  held, and so locked, as long as this object lives
@@ -349,6 +381,14 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _explained(error: OSError, path: Path) -> RunFolderError:
+    return RunFolderError(f"workdir: {_why(error, path)}")
+
+
+def _unwritten(error: OSError, path: Path) -> RunWriteError:
+    return RunWriteError(error.errno, _why(error, path))
+
+
+def _why(error: OSError, path: Path) -> str:
     way_out = {
         errno.ENOSPC: "free some space or choose a --workdir on another disk",
         errno.EDQUOT: "free some of your quota or choose a --workdir on another disk",
@@ -357,4 +397,4 @@ def _explained(error: OSError, path: Path) -> RunFolderError:
         errno.ENOTDIR: "part of this path is a file; choose another --workdir",
         errno.EEXIST: "it is a file, not a folder; choose another --workdir",
     }.get(error.errno or 0, "choose another --workdir")
-    return RunFolderError(f"workdir: cannot write {path}: {error.strerror or error}; {way_out}")
+    return f"cannot write {path}: {error.strerror or error}; {way_out}"

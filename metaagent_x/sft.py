@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 from rich.console import Console
@@ -109,17 +110,23 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
         model = network(config, Path(s.cache))
         return ColdStart(assemble.weights(config, model, assemble.mesh(config)), model, config.tokenizer)
     folder = Path(s.cache) / fingerprint(config)
-    model = network(config, folder)
+    with await _locked(folder):  # jobs of one cold start take turns
+        return await _made(config, pools, folder)
+
+
+async def _made(config: Settings, pools: data.Pools, folder: Path) -> ColdStart:
+    s, model = config.sft, network(config, folder)
     chat = chat_for(config.tokenizer)
     learner = Learner(model, s, temperature=1.0, total_updates=s.max_steps)
-    state = learner.init(assemble.weights(config, model))
-    average = TrainState(jax.tree.map(lambda x: x.copy(), state.params), (), state.step.copy())
     saved = Checkpoints(folder / "checkpoints", keep=1)
-    at, index, done = 0, 0, False
-    if (known := saved.resume({"last": state, "average": average})) is not None:
+    at, index, done, shape = 0, 0, False, learner.abstract_state()
+    if (known := saved.resume({"last": shape, "average": TrainState(shape.params, (), shape.step)})) is not None:
         at, states, extra = known
         state, average, index, done = states["last"], states["average"], extra["index"], extra["done"]
         console.print(f"cold start: {'found' if done else 'going on'} at update {at} in {folder}")
+    else:
+        state = learner.init(assemble.weights(config, model))
+        average = TrainState(jax.tree.map(lambda x: x.copy(), state.params), (), state.step.copy())
     if not done:
         console.print(
             f"cold start: up to {s.max_steps} updates, first measured after {max(s.first_eval, s.eval_every)}; kept in "
@@ -144,6 +151,21 @@ async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
         saved.save(at, {"last": state, "average": average}, {"index": index, "done": done})
         saved.wait()  # whatever ends the job next
     return ColdStart(average.params, model, config.tokenizer)
+
+
+async def _locked(folder: Path) -> IO[str]:
+    """The lock of a cold start's folder, waited for. It is let go of when the file is closed, or with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock, told = open(folder / ".lock", "w"), False  # noqa: SIM115  held
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if not told:
+                console.print(f"cold start: another job is making it in {folder}; waiting", highlight=False)
+            told = True
+            await asyncio.sleep(1.0)
 
 
 @functools.partial(jax.jit, donate_argnums=0, static_argnums=2)

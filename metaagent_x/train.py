@@ -13,11 +13,13 @@ Exit codes: 0 done, 2 bad input, 3 interrupted and resumable (the same command g
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import functools
+import gc
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -27,16 +29,17 @@ from rich.console import Console
 
 from metaagent_x import accelerators, assemble, config, data, dry_run, loop, preflight, sft
 from metaagent_x.analysis.report import write_report
-from metaagent_x.interruption import Interruption
+from metaagent_x.interruption import Interruption, to_the_end
 from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
 from metaagent_x.learner.improve import improve
 from metaagent_x.learner.replay import Recorder, ReplayError
 from metaagent_x.learner.schedule import active_roles
 from metaagent_x.rollout import measure, traces
-from metaagent_x.rollout.engine import EngineFailure, EngineRefused
+from metaagent_x.rollout.engine import Engine, EngineFailure, EngineRefused
 from metaagent_x.rollout.seeds import call_seed
 from metaagent_x.run_folder import DESCRIPTION, RunFolder
 from metaagent_x.tasks.datasets import DatasetError
+from metaagent_x.tasks.grader import Grader
 from metaagent_x.watchdog import Watchdog
 
 console = Console()
@@ -102,10 +105,12 @@ def main(_: list[str]) -> None:
             with dog:
                 while True:
                     try:
-                        interruption.run(train(settings, pools, folder, interruption, dog))
+                        # A copy: the cold start names its tokenizer in the settings, which decide what it is.
+                        interruption.run(train(copy.deepcopy(settings), pools, folder, interruption, dog))
                         break
                     except loop.RollBack as back:
                         console.print("rolled back:", str(back), highlight=False, markup=False, soft_wrap=True)
+                    gc.collect()  # its arrays hang together with the exception that ended it
         except (loop.Stopped, asyncio.CancelledError) as reason:
             if not (why := dog.ended or str(reason)):
                 raise
@@ -146,19 +151,24 @@ async def train(
     described = folder.path / DESCRIPTION
     assemble.describe(described, cold.model, cold.tokenizer)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)
-    start = {name: learner.init(cold.params) for name in sorted(set(owner.values()))}
-    reference = dict.fromkeys(start, learner.place(cold.params)) if c.learner.kl else None
+    policies = sorted(set(owner.values()))
+    reference = dict.fromkeys(policies, learner.place(cold.params)) if c.learner.kl else None
     path, kept = folder.path / "checkpoints", c.checkpoint
     checkpoints = Checkpoints(path, keep=kept.keep, keep_every=kept.keep_every)
-    states, step, draws = start, 0, 0
-    if (found := checkpoints.resume(start, say=functools.partial(console.print, markup=False))) is not None:
+    step, states, extra = 0, {}, {}
+    shapes = dict.fromkeys(policies, learner.abstract_state())  # a state made for this would stay beside the one found
+    if (found := checkpoints.resume(shapes, say=functools.partial(console.print, markup=False))) is not None:
         step, states, extra = found
-        draws = extra["draws"]
         console.print(f"resumed after step {step}")
+    else:
+        folder.check_begins(c.checkpoint.every)
+        states = {name: learner.init(cold.params) for name in policies}
+    draws = extra.get("draws", 0)
     folder.truncate_after(step)
+    folder.log_changes(step)
     lines, dog.step = folder.metrics(), step
     seeded = loop.reseeded(c, len(folder.roll_backs()))
-    recorder = Recorder(folder.path / "replay", cold.model, c.to_dict(), keep=c.guard.dumps)
+    recorder = Recorder(folder.path / "replay", cold.model, c.to_dict(), c.guard.dumps, extra.get("skipped"))
     current = {name: state.params for name, state in states.items()}
     engines = await assemble.engines(c, pools, cold.model, current, version=step, described=described)
     before = assemble.cold_engines(c, pools, cold.model, cold.params, engines)
@@ -200,9 +210,10 @@ async def train(
                 traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
                 loop.progress(step, c.steps, roles, metrics)
                 whole = True
-                if step % c.checkpoint.every == 0 or step == c.steps or interruption.asked:
+                if loop.is_saved(c, step) or interruption.asked:
                     with dog.phase("save"):
-                        checkpoints.save(step, states, _record(c, step, draws, states))
+                        checkpoints.save(step, states, _record(c, step, draws, recorder.in_row))
+                checkpoints.check()
             loop.check(c, lines, recorder.take(), folder, checkpoints)
         with dog.phase("evaluate"):
             await loop.final(c, pools, before, engines, grader, folder)
@@ -212,23 +223,41 @@ async def train(
         raise
     except asyncio.CancelledError:
         if whole and step and step != checkpoints.latest():
-            checkpoints.save(step, states, _record(c, step, draws, states))
+            checkpoints.save(step, states, _record(c, step, draws, recorder.in_row))
         raise
     finally:
+        dog.counters = dict
+        await to_the_end(_close([*engines.values(), *before.values()], grader, checkpoints, sys.exception()))
+
+
+async def _close(
+    engines: Iterable[Engine], grader: Grader, checkpoints: Checkpoints, why: BaseException | None
+) -> None:
+    """Closes all of it, whatever fails; raises the first failure unless something else (`why`) ends the run already."""
+    failures: list[Exception] = []
+    for one in {id(e): e for e in engines}.values():
         try:
-            for one in {id(e): e for e in [*engines.values(), *before.values()]}.values():
-                await one.close()
-            grader.close()
-        finally:
-            checkpoints.wait()  # a thread that writes cannot go on while the interpreter ends
+            await one.close()
+        except Exception as failure:
+            failures.append(failure)
+    for end in (grader.close, checkpoints.wait):  # a thread that writes cannot go on while the interpreter ends
+        try:
+            end()
+        except Exception as failure:
+            failures.append(failure)
+    if failures and why is None:
+        raise failures[0]
+    for failure in failures:
+        console.print("also:", str(failure), highlight=False, markup=False, soft_wrap=True)
 
 
-def _record(c: config.Settings, step: int, draws: int, policies: Iterable[str]) -> dict[str, Any]:
+def _record(c: config.Settings, step: int, draws: int, skipped: Mapping[str, int]) -> dict[str, Any]:
     """What a checkpoint says beside the states. Seeds follow from the settings, the step and the draws."""
     return {
         "step": step,
         "draws": draws,
-        "versions": dict.fromkeys(policies, step),  # of the weights that the engines hold
+        "skipped": dict(skipped),  # updates in a row, by policy
+        "versions": dict.fromkeys(assemble.owners(c).values(), step),  # of the weights that the engines hold
         "schedule": c.schedule,
         "roles": sorted(active_roles(step, c.schedule, c.stage_length, c.first)),  # who learns next
         "settings": config.fingerprint(c),

@@ -43,6 +43,7 @@ from metaagent_x.tasks.mixture import Mixture
 
 SCRIPT = "```python\nanswer = solver()(task)\n```"
 FILLER = "0"  # a token of its own in the tokenizers of Qwen and in those of a cold start
+FOLDER = ".preflight-"  # how the name of a temporary folder begins
 PHASES = {"collect": "rollout", "update": "train", "push": "push", "save": ""}  # -> what the dry run calls it
 FAILURES = (CheckpointError, ConfigError, EngineFailure, EngineRefused, OSError, jax.errors.JaxRuntimeError)
 
@@ -141,7 +142,7 @@ async def play(config: Settings, pools: data.Pools, steps: int, near: Path, cons
         c.learner.flat_groups = "keep"  # rewards are set afterwards: no batch is flat
     pools = dataclasses.replace(pools, train=LongTasks(pools.train, c.rollout.max_prompt_tokens))  # type: ignore[arg-type]
     try:
-        with tempfile.TemporaryDirectory(prefix=".preflight-", dir=near) as folder:
+        with tempfile.TemporaryDirectory(prefix=FOLDER, dir=near) as folder:
             played = await _play(c, pools, steps, Path(folder), record)
         report(c, *played, record, console)  # weights and moments are gone: compiling may take memory
     except FAILURES as error:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from metaagent_x.config import PHASES
 
 BETWEEN = "between"  # no phase: starting servers, writing files
+GRACE_S = 120.0  # for a run that is told to end because it is stuck; then its process does
 SHOWN = 8  # names of tasks or threads that wait alike
 
 
@@ -53,8 +54,8 @@ class Watchdog:
         Args:
           folder: where the files go. limits_s: phase -> seconds, 0 for no limit.
           every_s: seconds between two looks.
-          stuck: "exit" also cancels the task of `watch`, which closes what it opened as it does for a signal. Code that
-            does not await cannot be ended so.
+          stuck: "exit" also cancels the task of `watch`, which closes what it opened as it does for a signal; where it
+            has not done so after GRACE_S, or the code that hangs does not await, the process ends with code 1.
           say: tells a person.
         """
         self.step, self.ended = 0, ""
@@ -65,6 +66,8 @@ class Watchdog:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task | None = None
         self._over = threading.Event()
+        self._stuck: _Phase | None = None
+        self._leave = 0.0  # when the process ends, on the clock of `time.monotonic`; 0: it does not
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Watchdog:
@@ -108,7 +111,10 @@ class Watchdog:
             seconds, limit = time.monotonic() - phase.since, self._limits.get(phase.name, 0.0)
             if limit and seconds > limit and not phase.told:
                 phase.told = True
-                self._tell(phase.name, seconds, limit)
+                self._tell(phase, seconds, limit)
+            if self._leave and time.monotonic() > self._leave and (self.ended or self._phase is self._stuck):
+                self._say(f"watchdog: it has not ended after {GRACE_S:g} s; leaving at once")
+                os._exit(1)
 
     def _beat(self) -> None:
         phase = self._phase
@@ -120,7 +126,8 @@ class Watchdog:
         with contextlib.suppress(OSError):  # a full disk is for the run to report, at its next line of metrics
             _replace(self._folder / "heartbeat.json", json.dumps(now) + "\n")
 
-    def _tell(self, name: str, seconds: float, limit: float) -> None:
+    def _tell(self, phase: _Phase, seconds: float, limit: float) -> None:
+        name = phase.name
         what = f"step {self.step}: {name} has taken {seconds:.0f} s, more than guard.{name}_s={limit:g}"
         path = self._folder / "stuck.txt"
         head = f"{datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')} pid {os.getpid()}\n{what}\n"
@@ -132,9 +139,18 @@ class Watchdog:
             place = f"where everything waits could not be written to {path}: {error!r}"
         self._say(f"watchdog: {what}; {place}")
         if self._exit and self._loop is not None and self._task is not None:
-            self.ended = f"{what} (guard.stuck='exit'); {place}; the same command goes on from the last checkpoint"
+            why = f"{what} (guard.stuck='exit'); {place}; the same command goes on from the last checkpoint"
+            self._stuck, self._leave = phase, time.monotonic() + GRACE_S
             with contextlib.suppress(RuntimeError):  # the loop has just been closed: the run ends anyway
-                self._loop.call_soon_threadsafe(self._task.cancel)
+                self._loop.call_soon_threadsafe(self._end, phase, why)
+
+    def _end(self, phase: _Phase, why: str) -> None:
+        """Runs in the event loop. A phase that has come to its end after all is no reason any more."""
+        if self._phase is phase and self._task is not None:
+            self.ended = why
+            self._task.cancel()
+        else:
+            self._leave = 0.0
 
 
 def resident_gb() -> float | None:

@@ -47,6 +47,10 @@ def test_every_config_file_is_valid(name):
         ({"designs": 0}, ["designs=0", "at least 1"]),
         ({"checkpoint__keep_every": -1}, ["checkpoint.keep_every=-1", "at least 0"]),
         ({"checkpoint__best": True}, ["checkpoint.best=True", "data.hold_out or data.dev"]),
+        (
+            {"checkpoint__best": True, "data__hold_out": 0.1, "schedule": "coupled"},
+            ["checkpoint.best=True", "schedule='coupled'", "keep_every"],
+        ),
         ({"executions": -2}, ["executions=-2"]),
         ({"policy": "both"}, ["policy='both'", "shared, separate"]),
         ({"learner__ratio": "tokens"}, ["learner.ratio='tokens'", "sequence_geometric"]),

@@ -134,3 +134,67 @@ def test_a_job_that_nobody_stops_returns_its_value_and_its_errors(stop):
     assert stop.run(job(False)) == 7
     with pytest.raises(asyncio.CancelledError, match="its own"):
         stop.run(job(True))
+
+
+@pytest.mark.parametrize("name", interruption.SIGNALS)
+def test_a_signal_that_comes_while_its_stream_is_being_written_is_not_lost(stop, name):
+    """Rich raises in the handler if the main thread is inside a write to the same stream."""
+
+    def say(text):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
+
+    stop._say = say
+
+    async def job():
+        os.kill(os.getpid(), name)
+        await asyncio.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        stop.run(job())
+
+
+def test_a_held_block_that_fails_is_not_taken_for_an_interruption(stop):
+    closed = []
+
+    async def job():
+        try:
+            with stop.held():
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.05)
+                raise OSError("the push failed")
+        finally:
+            await asyncio.sleep(0.01)
+            closed.append(True)
+
+    with pytest.raises(OSError, match="the push failed"):
+        stop.run(job())
+    assert closed
+
+
+async def test_closing_goes_on_to_its_end_however_often_the_caller_is_cancelled():
+    done = []
+
+    async def close():
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+        done.append(True)
+        return 7
+
+    task = asyncio.create_task(interruption.to_the_end(close()))
+    for _ in range(3):
+        await asyncio.sleep(0.005)
+        task.cancel()
+    assert await task == 7 and done
+
+    async def fails():
+        await asyncio.sleep(0.01)
+        raise OSError("cannot be closed")
+
+    with pytest.raises(OSError, match="cannot be closed"):
+        await interruption.to_the_end(fails())
+
+
+def test_nohup_stays_in_force(stop):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop.install()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

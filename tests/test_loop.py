@@ -142,3 +142,10 @@ def test_a_rehearsal_says_what_it_has_no_answer_to():
     test = {"kind": "assert", "input": "assert f() == 1", "output": "", "entry_point": "f"}
     with pytest.raises(ValueError, match="no answer to tests of kind 'assert'"):
         right_answer(Rubric("mbpp/1", "code", tests=(test,)))
+
+
+@pytest.mark.parametrize(("best", "saved"), [(False, {10, 20, 24}), (True, {8, 10, 16, 20, 24})])
+def test_checkpoints_are_due_regularly_at_the_end_and_where_the_best_is_chosen(best, saved):
+    c = settings.base()
+    c.steps, c.stage_length, c.checkpoint.every, c.checkpoint.best = 24, 8, 10, best
+    assert {step for step in range(1, 25) if loop.is_saved(c, step)} == saved

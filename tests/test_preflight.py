@@ -147,6 +147,7 @@ def test_the_disk_holds_what_is_kept_and_one_more(disk, tmp_path, module, size, 
     """float32 weights and two moments: 12 bytes a weight, for each policy."""
     c = module.get_config()
     c.workdir, c.policy = str(tmp_path), ("shared", "separate")[policies - 1]
+    c.guard.dumps = 0
     job = preflight.Job(c)
     assert preflight.checkpoint_bytes(job) / GB == pytest.approx(size * policies, abs=0.01)
     needed = 3 * preflight.checkpoint_bytes(job)  # checkpoint.keep = 2
@@ -154,15 +155,28 @@ def test_the_disk_holds_what_is_kept_and_one_more(disk, tmp_path, module, size, 
     assert one(preflight.check_disk(job)).verdict == "ok"
     disk(needed - 1)
     assert "2 + 1 checkpoints" in wrong(preflight.check_disk(job))["disk"]
+    c.guard.dumps = 3  # skipped updates, the weights of one policy each, and one more while it is written
+    needed += 4 * preflight.checkpoint_bytes(job) // policies // 3
+    disk(needed)
+    assert one(preflight.check_disk(job)).verdict == "ok"
+    disk(needed - 1)
+    assert "skipped updates" in wrong(preflight.check_disk(job))["disk"]
 
 
 def test_checkpoints_that_are_there_already_are_room(small, disk, tmp_path):
+    small.guard.dumps = 0
     job = preflight.Job(small)
     disk(2 * preflight.checkpoint_bytes(job))
-    assert one(preflight.check_disk(job)).verdict == "wrong"
-    (tmp_path / "run" / "checkpoints" / "4").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoints" / "4" / "array").write_bytes(bytes(preflight.checkpoint_bytes(job)))
-    assert one(preflight.check_disk(job)).verdict == "ok"
+    for name, verdict in (("3.damaged", "wrong"), ("4", "ok")):  # nobody takes the damaged ones away
+        (tmp_path / "run" / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "run" / "checkpoints" / name / "array").write_bytes(bytes(preflight.checkpoint_bytes(job)))
+        assert one(preflight.check_disk(job)).verdict == verdict
+
+
+def test_what_a_killed_preflight_left_is_removed(small, tmp_path):
+    (tmp_path / "run" / f"{preflight.trial.FOLDER}abc" / "checkpoints").mkdir(parents=True)
+    list(preflight.check_disk(preflight.Job(small)))
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_shared_memory_holds_the_weights_twice_for_every_policy(large, disk):

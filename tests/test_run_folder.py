@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metaagent_x import config
 from metaagent_x.config import ConfigError
-from metaagent_x.run_folder import RunFolder, RunFolderError, flatten, read_lines
+from metaagent_x.run_folder import RunFolder, RunFolderError, RunWriteError, flatten, read_lines
 
 
 def settings(**changes):
@@ -97,10 +97,23 @@ def test_a_field_may_be_changed_on_purpose_and_the_change_is_kept(tmp_path):
     assert not (tmp_path / "changes.jsonl").exists()
     with pytest.raises(RunFolderError, match=r"--allow_change=learner\.lerning_rate: no such field"):
         RunFolder(tmp_path, other, allow=["learner.lerning_rate"])
-    RunFolder(tmp_path, other, allow=["learner.learning_rate", "designs", "batch"])
-    RunFolder(tmp_path, other)  # from now on these are its settings
+    RunFolder(tmp_path, other, allow=["learner.learning_rate", "designs"], look=True)
+    assert not (tmp_path / "changes.jsonl").exists(), "whoever only looks changes nothing"
+    RunFolder(tmp_path, other, allow=["learner.learning_rate", "designs", "batch"]).log_changes(1)
+    RunFolder(tmp_path, other).log_changes(1)  # from now on these are its settings
     change = {"designs": [4, 8], "learner.learning_rate": [5e-06, 0.5]}
     assert read_lines(tmp_path / "changes.jsonl") == [{"after_step": 1, "changes": change}]
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_begun_again(tmp_path):
+    folder = RunFolder(tmp_path, settings())
+    for step in range(1, 22):
+        folder.check_begins(every=10)
+        step_line(folder, step)
+    with pytest.raises(RunFolderError, match="holds 21 steps and no checkpoint"):
+        folder.check_begins(every=10)
+    folder.log_roll_back({"after_step": 21, "to": 0, "why": "it collapsed"})
+    folder.check_begins(every=10)
 
 
 def test_a_run_may_be_prolonged_and_moved(tmp_path):
@@ -121,7 +134,7 @@ def test_remains_of_unknown_settings_are_refused(tmp_path):
 def test_a_full_disk_is_named_and_harms_nothing(tmp_path, name):
     folder = RunFolder(tmp_path, settings())
     (tmp_path / name).symlink_to("/dev/full")
-    with pytest.raises(RunFolderError, match=rf"{name}: No space left on device; free some space"):
+    with pytest.raises(RunWriteError, match=rf"^cannot write .*{name}: No space left on device; free some space"):
         step_line(folder, 1) if name == "metrics.jsonl" else folder.log_evaluation({"step": 0})
 
 
@@ -130,7 +143,7 @@ def test_a_line_that_fits_only_in_part_is_taken_back(tmp_path):
     program = f"""
 import resource, signal
 from metaagent_x import config
-from metaagent_x.run_folder import RunFolder, RunFolderError
+from metaagent_x.run_folder import RunFolder, RunWriteError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder = RunFolder({str(tmp_path)!r}, config.base())
 folder.log_evaluation({{"step": 0, "text": "a" * 100}})
@@ -138,7 +151,7 @@ size = (folder.path / "evaluations.jsonl").stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, size + 50))
 try:
     folder.log_evaluation({{"step": 1, "text": "b" * 100}})
-except RunFolderError as error:
+except RunWriteError as error:
     print(error)
 print((folder.path / "evaluations.jsonl").stat().st_size == size, len(folder.evaluations()))
 """

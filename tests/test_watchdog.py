@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -129,6 +131,45 @@ def test_exit_ends_the_run_where_it_waits_and_lets_it_close_what_it_opened(tmp_p
         asyncio.run(run())
     assert closed and time.monotonic() - began < 10
     assert "guard.push_s=0.05 (guard.stuck='exit')" in one.ended and "goes on from the last" in one.ended
+
+
+def test_a_phase_that_ends_after_all_does_not_end_the_one_after_it(tmp_path):
+    said, one = [], dog(tmp_path, limits={"update": 0.05}, stuck="exit")
+    one._say = said.append
+
+    async def run():
+        one.watch()
+        with one.phase("update"):  # compiled code: nothing else runs in this thread meanwhile
+            until(lambda: said)
+        with one.phase("push"):
+            await asyncio.sleep(0.05)
+        return "whole"
+
+    with one:
+        assert asyncio.run(run()) == "whole" and one.ended == "" and not one._leave
+
+
+@pytest.mark.parametrize("how", ["never waits", "never closes"])
+def test_what_cannot_be_ended_in_order_is_ended_all_the_same(tmp_path, how):
+    program = f"""
+import asyncio, pathlib, time
+from metaagent_x import watchdog
+watchdog.GRACE_S = 0.2
+one = watchdog.Watchdog(pathlib.Path({str(tmp_path)!r}), {{"update": 0.05}}, every_s=0.01, stuck="exit")
+async def run():
+    one.watch()
+    with one.phase("update"):
+        if {how == "never waits"}:
+            time.sleep(60)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            time.sleep(60)
+with one:
+    asyncio.run(run())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1 and "leaving at once" in done.stdout, done.stderr
 
 
 def test_generators_and_finished_tasks_are_no_obstacle():

@@ -116,6 +116,11 @@ class Checkpoints:
             failure, self._failure = self._failure, None
             raise failure
 
+    def check(self) -> None:
+        """Raises CheckpointError if a write has failed by now; does not wait."""
+        if self._failure is not None:
+            self.wait()
+
     def score(self, step: int, value: float) -> None:
         """Notes how good a step is on the dev tasks; higher is better. The best one is not deleted.
 

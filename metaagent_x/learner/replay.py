@@ -76,17 +76,22 @@ class Skip:
 class Recorder:
     """Looks at every update of a run, counts those that were skipped as not finite, and keeps the newest of them.
 
-    Counting begins anew when a run is resumed.
+    Attributes:
+      in_row: policy -> so many of its updates were skipped one after the other, up to now.
     """
 
-    def __init__(self, folder: Path, model: Qwen3Config, settings: Mapping[str, Any], keep: int) -> None:
+    def __init__(
+        self, folder: Path, model: Qwen3Config, settings: Mapping[str, Any], keep: int,
+        in_row: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         """
         Args:
+          in_row: of the run that is resumed.
           folder: for the files; made with the first. keep: so many at most, 0 for none.
           model: the network. settings: of the run.
         """
         self._folder, self._model, self._settings, self._keep = folder, model, settings, keep
-        self._in_row: dict[str, int] = {}
+        self.in_row: dict[str, int] = dict(in_row or {})
         self._found: list[Skip] = []
 
     def look(
@@ -99,9 +104,9 @@ class Recorder:
           step, update: numbers from 1. state: after it. metrics: returned by it. The rest was given to it.
         """
         if not metrics["nonfinite"]:
-            self._in_row[policy] = 0
+            self.in_row[policy] = 0
             return
-        self._in_row[policy] = self._in_row.get(policy, 0) + 1
+        self.in_row[policy] = self.in_row.get(policy, 0) + 1
         file, why_not = self._folder / f"step_{step:06d}_update_{update}_{policy}.npz", ""
         if not self._keep:
             file, why_not = None, "guard.dumps=0"
@@ -117,7 +122,7 @@ class Recorder:
             except OSError as error:  # a run should not end because it could not keep what may help later
                 file, why_not = None, f"cannot write {file}: {error.strerror or error}"
         loss, norm = metrics["loss"], metrics["grad_norm"]
-        self._found.append(Skip(step, update, policy, loss, norm, self._in_row[policy], file, why_not))
+        self._found.append(Skip(step, update, policy, loss, norm, self.in_row[policy], file, why_not))
 
     def take(self) -> list[Skip]:
         """What was skipped since the last call."""

@@ -65,6 +65,7 @@ def test_a_run_that_collapses_goes_back_by_itself_and_stops_when_that_does_not_h
     output = run(folder, cold, "--steps=6", *flags, code=1)
     why = "structures/top_share is"
     assert f"rolled back: to step 1: {why}" in output and "resumed after step 1" in output
+    assert "cold start: found" in output.partition("rolled back")[2], "the second try began with another cold start"
     assert f"stopped: {why}" in output and "rolled back 1 times before (guard.max_roll_backs=1)" in output
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
     (back,) = records(folder / "roll_backs.jsonl")

@@ -246,7 +246,7 @@ def test_a_job_that_ended_is_not_queued_again(slurm, tmp_path, code):
 def test_slurm_is_asked_for_a_node_a_warning_and_a_requeue():
     text = (ROOT / "launch" / "slurm.sbatch").read_text()
     asked_for = set(re.findall(r"^#SBATCH (\S+)$", text, re.M))
-    assert {"--nodes=1", "--gpus-per-node=8", "--requeue", "--signal=B:TERM@300", "--open-mode=append"} <= asked_for
+    assert {"--nodes=1", "--gpus-per-node=8", "--requeue", "--signal=B:TERM@1200", "--open-mode=append"} <= asked_for
     first = next(i for i, line in enumerate(text.splitlines()) if line and not line.startswith("#"))
     assert "#SBATCH" not in "\n".join(text.splitlines()[first:]), "Slurm reads none after the first command"
 
