@@ -62,7 +62,7 @@ def test_a_long_run_takes_no_more_with_every_step(tmp_path):
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
     assert len(samples) > 0.8 * STEPS - 1
-    # A program for a batch of a new shape takes 30 MB for good, whenever the first such batch comes (at step 210 of 300).
+    # A program for a batch of a new shape takes 30 MB for good, whenever the first one comes (here at step 210 of 300).
     # Memory is compared among the steps with as many programs as most have.
     compiled = list(itertools.accumulate((line.get("time/compiled", 0.0) for line in steps), max))[: len(samples)]
     most = max(compiled, key=compiled.count)
