@@ -34,7 +34,7 @@ STEPS = int(os.environ.get("METAAGENT_X_SOAK_STEPS", "6"))
 # How much more may be in use in the last quarter of the steps than in the second one, by the least of each: what is
 # taken and given back within a step (connections, checkpoints being written) comes and goes, a leak raises the floor.
 # One of a copy of the weights a step would raise it by 0.7 MB x STEPS / 2, one of processes or files by STEPS / 2.
-# Memory moves as programs of new shapes are compiled (100 steps: learner +17 to +38 MB by the floors of the quarters), so
+# Memory moves as programs of new shapes are compiled (100 steps: learner +17 to +38 MB by floors of quarters), so
 # that it is held to a limit in long runs only, and a leak of well under 1 MB a step is not seen.
 GROWTH = {"learner MB": 64.0, "server MB": 16.0, "processes": 0, "files": 8, "shared memory files": 0, "shared MB": 0.0}
 # oneDNN keeps compiled products by the number of rows, up to 1024 of them by default: 100 steps do not fill that (the
