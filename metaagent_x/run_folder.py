@@ -151,13 +151,14 @@ class RunFolder:
         self._append("alerts.jsonl", record)
 
     def log_changes(self, step: int) -> None:
-        """Appends the settings that have been changed on purpose, if any: field -> [from, to].
+        """Appends the settings that have been changed on purpose, if any, once: field -> [from, to].
 
         Args:
           step: after which the run goes on.
         """
         if self._changes:
             self._append("changes.jsonl", {"after_step": step, "changes": self._changes})
+            self._changes = {}
 
     def log_roll_back(self, record: Mapping[str, Any]) -> None:
         """Appends where the run went back and why."""

@@ -99,7 +99,9 @@ def test_a_field_may_be_changed_on_purpose_and_the_change_is_kept(tmp_path):
         RunFolder(tmp_path, other, allow=["learner.lerning_rate"])
     RunFolder(tmp_path, other, allow=["learner.learning_rate", "designs"], look=True)
     assert not (tmp_path / "changes.jsonl").exists(), "whoever only looks changes nothing"
-    RunFolder(tmp_path, other, allow=["learner.learning_rate", "designs", "batch"]).log_changes(1)
+    folder = RunFolder(tmp_path, other, allow=["learner.learning_rate", "designs", "batch"])
+    folder.log_changes(1)
+    folder.log_changes(0)  # a run that went back
     RunFolder(tmp_path, other).log_changes(1)  # from now on these are its settings
     change = {"designs": [4, 8], "learner.learning_rate": [5e-06, 0.5]}
     assert read_lines(tmp_path / "changes.jsonl") == [{"after_step": 1, "changes": change}]
