@@ -222,13 +222,16 @@ def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float
     )  # fmt: skip
 
 
+def begins_stage(c: Settings, step: int) -> bool:
+    """Whether after so many steps other roles learn than before; not at the very beginning."""
+    before, after = (active_roles(at, c.schedule, c.stage_length, c.first) for at in (max(step - 1, 0), step))
+    return before != after
+
+
 def is_saved(c: Settings, step: int) -> bool:
     """Whether a checkpoint is due after so many steps: every so often, at the end, and, where the best one is to be
     kept, wherever dev tasks are about to be played."""
-    if step % c.checkpoint.every == 0 or step == c.steps:
-        return True
-    turns = [active_roles(at, c.schedule, c.stage_length, c.first) for at in (step - 1, step)]
-    return c.checkpoint.best and turns[0] != turns[1]
+    return step % c.checkpoint.every == 0 or step == c.steps or (c.checkpoint.best and begins_stage(c, step))
 
 
 def reseeded(c: Settings, times: int) -> Settings:

@@ -43,6 +43,7 @@ from metaagent_x.tasks.grader import Grader
 from metaagent_x.watchdog import Watchdog
 
 console = Console()
+say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)  # text as it is
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
 _OVERRIDES = {
@@ -95,11 +96,11 @@ def main(_: list[str]) -> None:
         folder = RunFolder(settings.workdir, settings, _ALLOW.value)
         folder.check_data([dataclasses.asdict(origin) for origin in pools.origins])
         loop.show_data(pools)
-        console.print("sandbox:", assemble.contain(settings), highlight=False, markup=False, soft_wrap=True)
+        say("sandbox:", assemble.contain(settings))
         guard = settings.guard
         dog = Watchdog(
             folder.path, {name: guard[f"{name}_s"] for name in config.PHASES}, every_s=guard.heartbeat_s,
-            stuck=guard.stuck, say=functools.partial(console.print, highlight=False, markup=False, soft_wrap=True),
+            stuck=guard.stuck, say=say,
         )  # fmt: skip
         try:
             with dog:
@@ -109,32 +110,32 @@ def main(_: list[str]) -> None:
                         interruption.run(train(copy.deepcopy(settings), pools, folder, interruption, dog))
                         break
                     except loop.RollBack as back:
-                        console.print("rolled back:", str(back), highlight=False, markup=False, soft_wrap=True)
+                        say("rolled back:", str(back))
                     gc.collect()  # its arrays hang together with the exception that ended it
         except (loop.Stopped, asyncio.CancelledError) as reason:
             if not (why := dog.ended or str(reason)):
                 raise
-            console.print("stuck:" if dog.ended else "stopped:", why, highlight=False, markup=False, soft_wrap=True)
+            say("stuck:" if dog.ended else "stopped:", why)
             console.print(f"report: {write_report(folder.path)}")
             sys.exit(1)
         console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
     except (config.ConfigError, DatasetError, EngineRefused, ReplayError) as error:
-        console.print("bad input:", str(error), highlight=False, markup=False, soft_wrap=True)
+        say("bad input:", str(error))
         sys.exit(2)
     except EngineFailure as error:
         text = f"engine: {error}; the same command goes on from the last checkpoint in {settings.workdir}"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(text)
         sys.exit(1)
     except CheckpointError as error:
-        console.print("checkpoint:", str(error), highlight=False, markup=False, soft_wrap=True)
+        say("checkpoint:", str(error))
         sys.exit(1)
     except OSError as error:
         text = f"{settings.workdir}: {error}; what was written before is whole"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(text)
         sys.exit(1)
     except KeyboardInterrupt:
         text = f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(text)
         sys.exit(3)
 
 
@@ -183,7 +184,7 @@ async def train(
         while step < c.steps:
             roles = active_roles(step, c.schedule, c.stage_length, c.first)
             # Before the stage, not after the last one: a run that goes on from here has not played it yet.
-            if step and roles != active_roles(step - 1, c.schedule, c.stage_length, c.first):
+            if loop.begins_stage(c, step):
                 with dog.phase("evaluate"):
                     await loop.stage(c, pools, engines, grader, folder, step)
                     if c.checkpoint.best:
@@ -248,7 +249,7 @@ async def _close(
     if failures and why is None:
         raise failures[0]
     for failure in failures:
-        console.print("also:", str(failure), highlight=False, markup=False, soft_wrap=True)
+        say("also:", str(failure))
 
 
 def _record(c: config.Settings, step: int, draws: int, skipped: Mapping[str, int]) -> dict[str, Any]:

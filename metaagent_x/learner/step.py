@@ -136,9 +136,8 @@ class Learner:
         Args and Raises: as `update`. `params` are not donated.
         """
         data, used = self._arrange_update(batch, old_logp, ref_logp)
-        params = jax.device_put(params, self._shardings.params)
         with self._on_mesh("gradients", data):
-            return self._gradients(params, data, used)
+            return self._gradients(self.place(params), data, used)
 
     def supervised_update(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, float]]:
         """One optimizer update by maximum likelihood: loss = -sum(weights * log-prob of the target).

@@ -67,15 +67,9 @@ class VllmEngine:
         slots: int = 64, in_flight: InFlight = "keep", timeout_s: float = 900.0, push_timeout_s: float = 300.0,
     ):  # fmt: skip
         self._fleet = Fleet(
-            hosts,
-            transfer,
-            expected,
-            slots=slots,
-            in_flight=in_flight,
-            timeout_s=timeout_s,
-            push_timeout_s=push_timeout_s,
-            changed=self._notify,
-        )
+            hosts, transfer, expected, slots=slots, in_flight=in_flight, timeout_s=timeout_s,
+            push_timeout_s=push_timeout_s, changed=self._notify,
+        )  # fmt: skip
         self._current = weights
         self._room, self._vocabulary = int(str(expected["max_model_len"])), int(str(expected["vocab_size"]))
         self._requests = self._tokens = self._retries = self._failures = 0

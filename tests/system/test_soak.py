@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from usage import children, growth, resident
+from usage import children, growth, resident, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 STEPS = int(os.environ.get("METAAGENT_X_SOAK_STEPS", "12"))
@@ -70,10 +70,7 @@ def test_a_long_run_takes_no_more_with_every_step(tmp_path):
     grown = growth(samples) | {"MB": growth(alike)["MB"]}
     print(f"\n{STEPS} steps, {len(samples)} samples, {sum(line['calls'] for line in steps):.0f} calls; "
           f"{len(alike)} samples with {most:.0f} programs")  # fmt: skip
-    for what, by in grown.items():
-        of, cut = [sample[what] for sample in samples], min(8, len(samples))
-        parts = [min(of[len(of) * i // cut : len(of) * (i + 1) // cut]) for i in range(cut)]  # the floor of each part
-        print(f"{what}: grown {by:.1f} of {GROWTH[what]:g};", *(f"{part:.1f}" for part in parts))
+    tell(samples, grown, GROWTH)
     told = grown.keys() - ({"MB"} if STEPS < 100 else set())
     assert not {what: grown[what] for what in told if grown[what] > GROWTH[what]}
     kept = sorted(int(name) for name in os.listdir(folder / "checkpoints"))

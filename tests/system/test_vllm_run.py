@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from usage import children, growth, resident
+from usage import children, growth, resident, tell
 
 from metaagent_x.rollout import traces
 from metaagent_x.rollout.vllm_server import find_python
@@ -133,11 +133,7 @@ def test_a_run_goes_on_with_the_restored_weights_and_takes_no_more_with_every_st
     assert len(samples) > 0.8 * STEPS - 1
     grown = growth(samples)
     print(f"\n{STEPS} steps, {len(samples)} samples")
-    for what, by in grown.items():
-        of = [sample[what] for sample in samples]
-        n, cut = len(of), min(8, len(of))
-        parts = [min(of[n * i // cut : n * (i + 1) // cut]) for i in range(cut)]  # the floor of each eighth
-        print(f"{what}: grown {by:.1f} of {GROWTH[what]:g};", *(f"{part:.1f}" for part in parts))
+    tell(samples, grown, GROWTH)
     told = grown.keys() - ({"learner MB", "server MB"} if STEPS < 100 else set())
     assert not {what: grown[what] for what in told if grown[what] > GROWTH[what]}
     assert not list(weights.iterdir()), "the weights' memory outlives the job"

@@ -24,6 +24,14 @@ def resident(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem"))) / 1e3
 
 
+def tell(samples: list[dict[str, float]], grown: dict[str, float], limits: dict[str, float]) -> None:
+    """Prints what has grown, and the floor of each eighth of the samples."""
+    n, cut = len(samples), min(8, len(samples))
+    for what, by in grown.items():
+        parts = [min(s[what] for s in samples[n * i // cut : n * (i + 1) // cut]) for i in range(cut)]
+        print(f"{what}: grown {by:.1f} of {limits[what]:g};", *(f"{part:.1f}" for part in parts))
+
+
 def growth(samples: list[dict[str, float]]) -> dict[str, float]:
     """By how much the least of the last quarter exceeds the least of the second quarter."""
     n = len(samples)
