@@ -21,11 +21,11 @@ from metaagent_x.learner.step import Learner
 from metaagent_x.model import attention_cudnn, hf, qwen3
 from metaagent_x.model.qwen3 import Params, Qwen3Config
 from metaagent_x.model.sharding import make_mesh
-from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.fleet import Attached, Host, Weights
 from metaagent_x.rollout.jax_engine import JaxEngine
 from metaagent_x.rollout.openai_engine import OpenAIEngine
+from metaagent_x.rollout.play import chat_for, read_design
 from metaagent_x.rollout.rehearsal import Rehearsal
 from metaagent_x.rollout.tree import Trajectory
 from metaagent_x.rollout.vllm_client import LOGPROBS_MODE
@@ -270,6 +270,8 @@ def check_supported(config: Settings) -> None:
         )
     if config.engine.kind == "vllm" and not config.engine.urls:
         vllm_python(config)
+    if config.rollout.design and (problem := read_design(None, config.rollout.design).problem):
+        raise ConfigError(f"rollout.design={config.rollout.design!r} is no script that runs: {problem}")
     if config.model.attention == "cudnn" and (why := attention_cudnn.missing()):
         raise ConfigError(f"model.attention='cudnn' {why}; model.attention='xla' runs anywhere")
 

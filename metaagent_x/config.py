@@ -12,6 +12,7 @@ import math
 import re
 import sys
 import urllib.parse
+from collections.abc import Callable
 from typing import Any
 
 import ml_collections
@@ -38,8 +39,8 @@ class ConfigError(ValueError):
     """A setting that cannot work. The message names the field, its value and the way out. Exit code 2."""
 
 
-def base() -> Settings:
-    """Returns all settings with their defaults."""
+def base(*groups: str) -> Settings:
+    """Returns all settings with their defaults, and those groups of `GROUPS` that the job needs besides."""
     c: Settings = ml_collections.ConfigDict()
     c.seed = 0
     c.workdir = "runs/default"
@@ -103,6 +104,7 @@ def base() -> Settings:
     c.rollout.max_executor_tokens = 8192
     c.rollout.prompts = "full"  # "full": documented language; "tiny": the few-token prompts of configs/tiny.py
     c.rollout.concurrency = 256  # executions in flight
+    c.rollout.design = ""  # a script that every task gets, and no Designer is asked; "": the Designer writes them
     c.rollout.forbid_answer_in_script = False
     c.rollout.budget = ml_collections.ConfigDict()
     c.rollout.budget.calls = 32
@@ -215,7 +217,12 @@ def base() -> Settings:
     c.checkpoint.keep = 2  # the newest
     c.checkpoint.keep_every = 0  # steps that are a multiple of this stay for good; 0: none
     c.checkpoint.best = False  # the best on dev tasks stays as well, of those measured at stage boundaries
+    for group in groups:
+        c[group] = GROUPS[group]()
     return c
+
+
+GROUPS: dict[str, Callable[[], Settings]] = {}  # what single jobs need beyond training
 
 
 CHOICES = {
@@ -276,21 +283,26 @@ def get(config: Settings, field: str) -> object:
     return config
 
 
+def _has(c: Settings, field: str) -> bool:
+    """Whether the settings have the group that a field is in: that of another job they do not."""
+    return field.split(".")[0] in c
+
+
 def validate(c: Settings) -> None:
     """Refuses settings that cannot work, before anything is loaded or compiled.
 
     Raises:
       ConfigError: unknown field, wrong type, value out of range, lengths that cannot fit, groups that cannot learn.
     """
-    _check_fields(c, base(), "")
+    _check_fields(c, base(*(group for group in GROUPS if group in c)), "")
     for field, allowed in CHOICES.items():
-        if get(c, field) not in allowed:
+        if _has(c, field) and get(c, field) not in allowed:
             raise ConfigError(f"{field}={get(c, field)!r} is not one of {', '.join(allowed)}")
     for field, low in AT_LEAST.items():
-        if get(c, field) < low:  # type: ignore[operator]
+        if _has(c, field) and get(c, field) < low:  # type: ignore[operator]
             raise ConfigError(f"{field}={get(c, field)} must be at least {low}")
     for field in BELOW_ONE:
-        if get(c, field) >= 1:  # type: ignore[operator]
+        if _has(c, field) and get(c, field) >= 1:  # type: ignore[operator]
             raise ConfigError(f"{field}={get(c, field)} must be below 1")
     if c.learner.dual_clip and c.learner.dual_clip <= 1:
         raise ConfigError(f"learner.dual_clip={c.learner.dual_clip} must be above 1, or 0 to turn it off")
@@ -362,6 +374,12 @@ def _check_groups(c: Settings) -> None:
         raise ConfigError(
             f"designs=1 with schedule={c.schedule!r}: every Designer group would be a singleton, whose advantage is 0; "
             "set designs to 2 or more, or schedule=executor_only"
+        )
+    if c.rollout.design and (c.schedule != "executor_only" or c.designs != 1):
+        raise ConfigError(
+            f"rollout.design gives every task the same script, so no Designer can learn: it needs "
+            f"schedule='executor_only' and designs=1, not {c.schedule!r} and {c.designs}; the group of a task is its "
+            "executions"
         )
     if c.designs * c.executions == 1:
         raise ConfigError("designs=1 and executions=1: every Executor group is a single outcome, whose advantage is 0")

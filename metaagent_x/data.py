@@ -12,7 +12,7 @@ import jax
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.mas import prompts as prompt_sets
 from metaagent_x.mas.records import Budget
-from metaagent_x.rollout.collect import chat_for
+from metaagent_x.rollout.play import chat_for
 from metaagent_x.tasks import datasets, families, splits
 from metaagent_x.tasks.datasets import DatasetError, Pairs
 from metaagent_x.tasks.datasets.overlap import normalise

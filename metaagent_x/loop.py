@@ -173,7 +173,7 @@ async def final(
         return
     for temperature in (1.0, 0.0):
         await evaluate(c, tasks, rl, grader, folder, "final", step, temperature=temperature)
-    if c.eval.cross:
+    if c.eval.cross and not c.rollout.design:  # a fixed design has no Designer to swap
         swaps: Sequence[tuple[str, str]] = (("rl", "cold"), ("cold", "rl"))
         for designer, executor in swaps:
             side = {"cold": cold, "rl": rl}

@@ -38,9 +38,9 @@ from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.model import attention_cudnn, cost, hf
 from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.rollout import weight_sync
-from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import EngineFailure, EngineRefused
 from metaagent_x.rollout.fleet import differences
+from metaagent_x.rollout.play import chat_for
 from metaagent_x.rollout.vllm_client import VLLM_MINOR, ServerError, VllmClient
 from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks import datasets, families

@@ -27,7 +27,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from rich.console import Console
 
-from metaagent_x import accelerators, assemble, config, data, dry_run, loop, preflight, sft
+from metaagent_x import accelerators, assemble, cold_start, config, data, dry_run, loop, preflight
 from metaagent_x.analysis.report import write_report
 from metaagent_x.interruption import Interruption, to_the_end
 from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
@@ -148,7 +148,7 @@ async def train(
     """
     dog.watch()
     with dog.phase("cold_start"):
-        cold = await sft.cold_start(c, pools)
+        cold = await cold_start.cold_start(c, pools)
     described = folder.path / DESCRIPTION
     assemble.describe(described, cold.model, cold.tokenizer)
     learner, owner = assemble.learner(c, cold.model), assemble.owners(c)

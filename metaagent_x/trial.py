@@ -24,7 +24,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from metaagent_x import assemble, data, dry_run, loop, sft
+from metaagent_x import assemble, cold_start, data, dry_run, loop
 from metaagent_x.accelerators import ACCELERATORS, Accelerator, Gpu, installed_gpus
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
@@ -153,7 +153,7 @@ async def _play(
     c: Settings, pools: data.Pools, steps: int, folder: Path, record: Record
 ) -> tuple[Qwen3Config, Learner, list[RolloutTree], list[Trajectory]]:
     """Returns the network, the learner, and what was sampled and trained in the last step."""
-    model = sft.network(c, folder)
+    model = cold_start.network(c, folder)
     params = assemble.weights(c, model, assemble.mesh(c))
     described = folder / DESCRIPTION
     assemble.describe(described, model, c.tokenizer)

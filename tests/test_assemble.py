@@ -8,7 +8,7 @@ import pytest
 from hf_samples import raw_config, tensors, write
 
 from configs import tiny
-from metaagent_x import assemble, sft
+from metaagent_x import assemble, cold_start
 from metaagent_x import config as settings
 from metaagent_x.model import hf, qwen3
 from metaagent_x.model.logprobs import token_logprobs
@@ -77,11 +77,11 @@ def test_training_starts_from_the_weights_of_the_folder(folder):
 
 def test_other_weights_are_another_cold_start(folder):
     c = tiny.get_config()
-    without = sft.fingerprint(c)
+    without = cold_start.fingerprint(c)
     c.model.path = str(folder)
-    before = sft.fingerprint(c)
+    before = cold_start.fingerprint(c)
     write(folder, raw_config("qwen2", num_hidden_layers=3), tensors(raw_config("qwen2", num_hidden_layers=3)))
-    assert len({without, before, sft.fingerprint(c)}) == 3
+    assert len({without, before, cold_start.fingerprint(c)}) == 3
 
 
 def test_engines_that_cannot_train_are_refused_before_any_file_is_asked_for():
@@ -140,3 +140,12 @@ def test_the_learners_own_scores_are_at_temperature_one_and_in_order():
     hidden = qwen3.forward(params, model, ids, positions, np.ones_like(ids))
     wanted = token_logprobs(params, model, hidden[:, :-1], ids[:, 1:], temperature=1.0)
     np.testing.assert_allclose(assemble.scorer(c, model)(params, ids), wanted, atol=2e-5)
+
+
+def test_a_fixed_design_that_does_not_run_is_refused_by_its_line():
+    c = tiny.get_config()
+    c.rollout.design = "answer = solve()(task)"
+    with pytest.raises(settings.ConfigError, match=r"rollout\.design=.*line 1.*solve"):
+        assemble.check_supported(c)
+    c.rollout.design = "answer = solver()(task)"
+    assemble.check_supported(c)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import ml_collections
 import pytest
 
 from metaagent_x import config
@@ -68,6 +69,11 @@ def test_every_config_file_is_valid(name):
         ({"rollout__budget__calls": 0}, ["rollout.budget.calls=0", "at least 1"]),
         ({"data__test_size": -5}, ["data.test_size=-5"]),
         ({"seed": -1}, ["seed=-1"]),
+        ({"rollout__design": "answer = solver()(task)"}, ["rollout.design", "schedule='executor_only'", "'stagewise'"]),
+        (
+            {"rollout__design": "answer = solver()(task)", "schedule": "executor_only"},
+            ["rollout.design", "designs=1", "not 'executor_only' and 4"],
+        ),
     ],
 )
 def test_a_value_out_of_range_names_field_and_value(fields, words):
@@ -100,6 +106,21 @@ def test_a_design_group_of_one_is_refused_when_the_designer_learns(schedule):
 def test_one_design_is_fine_for_the_executor_alone_but_not_with_one_execution():
     config.validate(changed(designs=1, executions=8, schedule="executor_only"))
     assert "single outcome" in refusal(designs=1, executions=1, schedule="executor_only")
+
+
+def test_groups_of_single_jobs_are_checked_where_they_are_and_unknown_elsewhere(monkeypatch):
+    monkeypatch.setitem(config.GROUPS, "walk", lambda: ml_collections.ConfigDict({"miles": 3}))
+    monkeypatch.setitem(config.AT_LEAST, "walk.miles", 1)
+    config.validate(config.base())
+    c = config.base("walk")
+    config.validate(c)
+    c.walk.miles = 0
+    with pytest.raises(config.ConfigError, match=r"walk\.miles=0 must be at least 1"):
+        config.validate(c)
+    with c.unlocked():
+        c.run = c.walk
+    with pytest.raises(config.ConfigError, match="unknown field run"):
+        config.validate(c)
 
 
 @pytest.mark.fault("F152")

@@ -25,8 +25,8 @@ from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.mas.records import Call, CallRequest, Execution
 from metaagent_x.model import hf
 from metaagent_x.model.parameters import Qwen3Config
-from metaagent_x.rollout.collect import chat_for
 from metaagent_x.rollout.engine import Completion, EngineFailure, Sampling
+from metaagent_x.rollout.play import chat_for
 from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory
 from metaagent_x.rollout.vllm_client import ServerInfo, VllmClient
 from metaagent_x.run_folder import RunFolder

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from metaagent_x.mas.records import Call
-from metaagent_x.rollout.collect import Settings, collect, with_temperature
+from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Engine
-from metaagent_x.rollout.scripted import ScriptedEngine
+from metaagent_x.rollout.play import Settings, with_rollout
 from metaagent_x.rollout.tree import UNREADABLE, RolloutTree
 from metaagent_x.tasks.task import Rubric, Task
 
@@ -180,7 +180,7 @@ async def evaluate(
       a record for `evaluations.jsonl`: accuracy (all, math, code), valid designs, structures by kind, outcome (0 or 1)
       by task id, number of void executions (they count as neither right nor wrong).
     """
-    settings = with_temperature(config, temperature)
+    settings = with_rollout(config, temperature=temperature)
     trees = await collect(
         tasks, engines, grader, designs=1, executions=1, config=settings, step=EVALUATION_STEP
     )  # fmt: skip
@@ -210,8 +210,7 @@ async def structure_table(
     """Accuracy at T=1 of every structure forced on every task: {structure name: {"math": a, "code": b}}."""
     table = {}
     for name, script in scripts.items():
-        forced = {"designer": ScriptedEngine(lambda _, s=script: s), "executor": engines["executor"]}
-        record = await evaluate(tasks, forced, grader, config)
+        record = await evaluate(tasks, engines, grader, with_rollout(config, design=script))
         table[name] = {k: record[f"accuracy/{k}"] for k in ("math", "code")}
     return table
 

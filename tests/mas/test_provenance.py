@@ -7,7 +7,8 @@ import pytest
 from mas_host import CODE, MATH, Host, program
 
 from metaagent_x import config as settings
-from metaagent_x.rollout.collect import chat_for, collect
+from metaagent_x.rollout.collect import collect
+from metaagent_x.rollout.play import chat_for
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 

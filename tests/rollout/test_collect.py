@@ -10,9 +10,10 @@ import pytest
 from metaagent_x import config as settings
 from metaagent_x.mas.records import Execution
 from metaagent_x.rollout import measure
-from metaagent_x.rollout.collect import collect, with_temperature
+from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Completion, EngineFailure
 from metaagent_x.rollout.measure import evaluate, headroom
+from metaagent_x.rollout.play import with_rollout
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory, trajectories_of
 from metaagent_x.rollout.vllm_engine import Guest
@@ -71,6 +72,20 @@ def test_every_task_gets_m_designs_and_n_executions_each_graded():
     assert all(t.rewards().shape == (3, 2) and (t.rewards() == 1).all() for t in trees)
     assert len(grader.seen) == 18
     assert {e.structure for t in trees for d in t.designs for e in d.executions} == {"single"}
+
+
+def test_a_fixed_design_is_run_for_every_task_and_no_designer_is_asked():
+    pair = "answer = vote(together([solver('a'), solver('b')], task))"
+
+    def nobody(request):
+        raise AssertionError("asked")
+
+    trees, _ = run(tasks(2), nobody, box, m=1, n=3, config=make_config(design=pair))
+    for tree in trees:
+        (design,) = tree.designs
+        assert design.call is None and design.valid and design.script == pair and len(design.executions) == 3
+        assert (tree.rewards() == 1).all() and not tree.designer_trajectories()
+        assert len(tree.executor_trajectories()) == 6
 
 
 @pytest.mark.parametrize(("m", "n"), [(0, 1), (1, 0)])
@@ -433,7 +448,7 @@ def test_the_headroom_gate_says_which_knob_to_turn():
 
 def test_evaluation_leaves_the_settings_alone():
     c = make_config()
-    assert with_temperature(c, 0).rollout.temperature == 0.0 and c.rollout.temperature == 1.0
+    assert with_rollout(c, temperature=0.0).rollout.temperature == 0.0 and c.rollout.temperature == 1.0
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -30,7 +30,7 @@ from metaagent_x.mas import demonstrations, prompts
 from metaagent_x.model import parameters, qwen3
 from metaagent_x.rollout import measure
 from metaagent_x.rollout.chat import Chat, train_bpe
-from metaagent_x.rollout.collect import chat_for
+from metaagent_x.rollout.play import chat_for
 from metaagent_x.rollout.tree import Trajectory
 from metaagent_x.tasks import families
 

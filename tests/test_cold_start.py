@@ -3,7 +3,7 @@
 import pytest
 
 from configs import tiny
-from metaagent_x import sft
+from metaagent_x import cold_start
 from metaagent_x.mas import demonstrations
 from metaagent_x.rollout.chat import Chat
 
@@ -14,7 +14,7 @@ def test_the_loss_is_on_the_completion_and_its_stop_id_only(index):
     """The empty think block belongs to the prompt: trained on, it would teach tokens that are never sampled."""
     chat = Chat()
     example = demonstrations.example(0, index)
-    row = sft.trajectory(chat, example)
+    row = cold_start.trajectory(chat, example)
     learned = [i for i, m in zip(row.tokens, row.mask, strict=True) if m]
     assert learned == [*chat.encode(example.completion), chat.stop_ids[0]]
     context = [i for i, m in zip(row.tokens, row.mask, strict=True) if not m]
@@ -24,12 +24,12 @@ def test_the_loss_is_on_the_completion_and_its_stop_id_only(index):
 
 def test_rows_of_an_update_take_up_where_the_last_one_stopped():
     chat = Chat()
-    first, at = sft.next_rows(chat, 3, 0, 2000)
-    second, end = sft.next_rows(chat, 3, at, 2000)
+    first, at = cold_start.next_rows(chat, 3, 0, 2000)
+    second, end = cold_start.next_rows(chat, 3, at, 2000)
     assert at == len(first) and end == at + len(second)
     assert sum(len(r.tokens) for r in first) <= 2000
-    assert first + second == [sft.trajectory(chat, demonstrations.example(3, i)) for i in range(end)]
-    assert sft.next_rows(chat, 3, 0, 1) == ([first[0]], 1)
+    assert first + second == [cold_start.trajectory(chat, demonstrations.example(3, i)) for i in range(end)]
+    assert cold_start.next_rows(chat, 3, 0, 1) == ([first[0]], 1)
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_the_cache_is_another_one_exactly_if_the_cold_start_would_be(field, valu
     before, after = tiny.get_config(), tiny.get_config()
     *group, name = field.split(".")
     (after[group[0]] if group else after)[name] = value
-    assert (sft.fingerprint(before) == sft.fingerprint(after)) == same
+    assert (cold_start.fingerprint(before) == cold_start.fingerprint(after)) == same
