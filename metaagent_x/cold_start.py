@@ -30,7 +30,7 @@ from metaagent_x.mas import demonstrations, prompts
 from metaagent_x.model import parameters, qwen3
 from metaagent_x.rollout import measure
 from metaagent_x.rollout.chat import Chat, train_bpe
-from metaagent_x.rollout.play import chat_for
+from metaagent_x.rollout.play import chat_for, with_rollout
 from metaagent_x.rollout.tree import Trajectory
 from metaagent_x.tasks import families
 
@@ -179,12 +179,15 @@ async def _measured(
     config: Settings, pools: data.Pools, model: qwen3.Qwen3Config, params: Any, at: int,
     index: int, loss: float,
 ) -> bool:  # fmt: skip
-    """Plays the dev tasks with the present weights; True if the policy is where RL should begin."""
+    """Plays the dev tasks with the present weights; True if the policy is where RL should begin.
+
+    The Designer writes the designs, also for a job with a fixed one: both begin with the same cold start."""
     engine, grader = assemble.engine(config, model, params), assemble.grader(config)
     try:
         record = await measure.evaluate(
-            pools.dev[: config.sft.eval_tasks], {"designer": engine, "executor": engine}, grader, config
-        )
+            pools.dev[: config.sft.eval_tasks], {"designer": engine, "executor": engine}, grader,
+            with_rollout(config, design=""),
+        )  # fmt: skip
     finally:
         await engine.close()
         grader.close()

@@ -44,13 +44,14 @@ def base(*groups: str) -> Settings:
     c: Settings = ml_collections.ConfigDict()
     c.seed = 0
     c.workdir = "runs/default"
-    c.steps = 400  # RL steps
+    c.steps = 400  # RL steps, at most
+    c.tokens = 0  # the run ends with the step in which so many tokens have been sampled, of both roles; 0: no limit
     c.batch = 8  # tasks per step: half math, half code
     c.designs = 4  # M, designs per task
     c.executions = 4  # N, executions per design
     c.policy = "shared"  # "shared": one set of weights plays both roles; "separate": one each
     c.schedule = "stagewise"  # stagewise | coupled | designer_only | executor_only
-    c.stage_length = 30  # K, steps per stage
+    c.stage_length = 30  # K, steps per stage, and between two evaluations under every schedule
     c.first = "executor"  # the role that learns in the first stage
     c.sandbox = "strict"  # "strict": refuse to run what cannot be contained; "process": limits only (macOS)
     c.tokenizer = ""  # folder with tokenizer.json; "" = trained on the cold-start examples (generated tasks only)
@@ -209,14 +210,14 @@ def base(*groups: str) -> Settings:
 
     c.eval = ml_collections.ConfigDict()
     c.eval.tasks = 512  # held-out tasks before and after
-    c.eval.stage_tasks = 128  # at stage boundaries
+    c.eval.stage_tasks = 128  # after every stage_length steps
     c.eval.cross = True  # cross table: cold or RL Designer x cold or RL Executor
 
     c.checkpoint = ml_collections.ConfigDict()
     c.checkpoint.every = 10
     c.checkpoint.keep = 2  # the newest
     c.checkpoint.keep_every = 0  # steps that are a multiple of this stay for good; 0: none
-    c.checkpoint.best = False  # the best on dev tasks stays as well, of those measured at stage boundaries
+    c.checkpoint.best = False  # the best on dev tasks stays as well, of those measured after every stage_length steps
     for group in groups:
         c[group] = GROUPS[group]()
     return c
@@ -247,9 +248,10 @@ CHOICES = {
     **{f"guard.{name}.action": ("off", "warn", "stop", "roll_back") for name in (*GUARDS, "valid")},
 }
 AT_LEAST = {
-    "steps": 0, "batch": 1, "designs": 1, "executions": 1, "stage_length": 1, "rollout.max_prompt_tokens": 1,
-    "rollout.max_designer_tokens": 1, "rollout.max_executor_tokens": 1, "rollout.concurrency": 1, "engine.slots": 1,
-    "engine.chunk": 1, "learner.row_tokens": 2, "learner.micro_rows": 1, "learner.updates_per_step": 1,
+    "steps": 0, "tokens": 0, "batch": 1, "designs": 1, "executions": 1, "stage_length": 1,
+    "rollout.max_prompt_tokens": 1, "rollout.max_designer_tokens": 1, "rollout.max_executor_tokens": 1,
+    "rollout.concurrency": 1, "engine.slots": 1, "engine.chunk": 1, "learner.row_tokens": 2, "learner.micro_rows": 1,
+    "learner.updates_per_step": 1,
     "checkpoint.every": 1, "checkpoint.keep": 1, "checkpoint.keep_every": 0, "mesh.fsdp": 1, "mesh.tensor": 1,
     "rollout.temperature": 0, "learner.kl": 0, "reward.call_cost": 0, "reward.format_bonus": 0,
     "learner.learning_rate": 0, "seed": 0, "mesh.simulate": 0, "data.train_size": 0, "data.dev_size": 0,
@@ -356,11 +358,6 @@ def _check_data(c: Settings) -> None:
             "checkpoint.best=True chooses by dev tasks, and there are none; set data.hold_out or data.dev, or "
             "checkpoint.best=False"
         )
-    if c.checkpoint.best and c.schedule != "stagewise":
-        raise ConfigError(
-            f"checkpoint.best=True chooses at stage boundaries, and schedule={c.schedule!r} has none; set "
-            "checkpoint.keep_every instead"
-        )
     if c.data.hold_out and c.data.dev:
         raise ConfigError(
             f"data.hold_out={c.data.hold_out} and data.dev={c.data.dev!r}: dev tasks are held out of the training sets "
@@ -381,6 +378,10 @@ def _check_groups(c: Settings) -> None:
             f"schedule='executor_only' and designs=1, not {c.schedule!r} and {c.designs}; the group of a task is its "
             "executions"
         )
+    if c.rollout.design and c.policy != "shared":
+        raise ConfigError(
+            f"policy={c.policy!r} keeps weights for a Designer, and rollout.design asks none; set policy='shared'"
+        )
     if c.designs * c.executions == 1:
         raise ConfigError("designs=1 and executions=1: every Executor group is a single outcome, whose advantage is 0")
 
@@ -398,8 +399,8 @@ def _check_sampling(c: Settings) -> None:
 
 
 def _check_lengths(c: Settings) -> None:
-    r = c.rollout
-    longest = max(r.max_designer_tokens, r.max_executor_tokens)
+    r, designer = c.rollout, not c.rollout.design or c.sft.max_steps > 0  # a cold start asks one in any case
+    longest = max(r.max_executor_tokens, r.max_designer_tokens if designer else 0)
     for field, room in (("engine.cache_tokens", c.engine.cache_tokens), ("learner.row_tokens", c.learner.row_tokens)):
         if r.max_prompt_tokens + longest > room:
             raise ConfigError(

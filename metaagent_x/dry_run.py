@@ -317,7 +317,8 @@ class Decode:
     Attributes:
       sequences: decoded together on one server. context: mean tokens that each has by then.
       rate: tokens/s of all servers of one policy. seconds: of all tokens at that rate, or of the longest chain.
-      chain: seconds of one design and one call after it, both as long as they may be, alone on a server.
+      chain: seconds of one design and one call after it, both as long as they may be, alone on a server; with a fixed
+        design, of the call.
     """
 
     sequences: int
@@ -339,7 +340,7 @@ def decode(config: Settings, model: Qwen3Config, tokens: int, device: Accelerato
     if sequences < 1:
         return Decode(0, context, 0.0, math.inf, math.inf)
     rate = servers(c) * sequences / cost.decode_seconds(model, sequences, context, device.bandwidth)
-    longest = c.rollout.max_designer_tokens + c.rollout.max_executor_tokens
+    longest = c.rollout.max_executor_tokens + (0 if c.rollout.design else c.rollout.max_designer_tokens)
     chain = longest * cost.decode_seconds(model, 1, context, device.bandwidth)
     return Decode(sequences, context, rate, max(tokens / rate, chain), chain)
 

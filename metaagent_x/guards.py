@@ -22,6 +22,7 @@ class Rule:
       meaning: what it says, and the way out.
       field: of the limit, where that is not `guard.<name>.limit`.
       averaged: judged by its mean over `guard.window` steps; otherwise each step by itself.
+      designer: of what a Designer does; not judged with a fixed design.
     """
 
     metric: str
@@ -29,13 +30,14 @@ class Rule:
     meaning: str
     field: str = ""
     averaged: bool = True
+    designer: bool = False
 
 
 COLLAPSE = "the policy collapses; go on from an earlier checkpoint with a lower learner.learning_rate"
 RULES: Mapping[str, Rule] = {
     "valid": Rule(
         "designs/valid", False, "lower learner.learning_rate or raise the share of Designer examples in the cold start",
-        field="gate.stop_valid",
+        field="gate.stop_valid", designer=True,
     ),
     "repetition": Rule(
         "completions/repetition", True, f"completions end in repeated tokens: {COLLAPSE}, schedule='stagewise' or "
@@ -51,7 +53,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "one_structure": Rule(
         "structures/top_share", True, "nearly all designs are of one structure, so that designs of a task hardly "
-        "differ: lower learner.learning_rate or shorten the Designer's stages (stage_length)",
+        "differ: lower learner.learning_rate or shorten the Designer's stages (stage_length)", designer=True,
     ),
     "flat": Rule(
         "groups/flat/{role}", True, "nearly no task of a step tells good from bad any more: choose harder or easier "
@@ -115,7 +117,7 @@ def find(lines: Sequence[Mapping[str, Any]], settings: Any) -> list[Alert]:
     out = []
     for name, rule in RULES.items() if lines else ():
         action = settings.guard[name].action
-        if action == "off":
+        if action == "off" or (rule.designer and settings.rollout.design):
             continue
         field = rule.field or f"guard.{name}.limit"
         limit = settings.gate.stop_valid if name == "valid" else settings.guard[name].limit

@@ -15,7 +15,6 @@ from metaagent_x import assemble, data, guards
 from metaagent_x.config import Settings
 from metaagent_x.learner import credit, replay
 from metaagent_x.learner.checkpoint import Checkpoints
-from metaagent_x.learner.schedule import active_roles
 from metaagent_x.mas import demonstrations
 from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.rollout import measure
@@ -94,21 +93,23 @@ async def gather(
 async def gate(c: Settings, pools: data.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder) -> None:
     """Prints the accuracy of every structure on every kind of task; raises Stopped if RL has nothing to learn from."""
     record = await measure.evaluate(pools.dev, engines, grader, c)
-    table = await measure.structure_table(
-        pools.dev[: c.gate.tasks], engines, grader, c, demonstrations.STRUCTURES
-    )  # fmt: skip
+    scripts = {} if c.rollout.design else demonstrations.STRUCTURES  # nobody chooses one where it is fixed
+    table = await measure.structure_table(pools.dev[: c.gate.tasks], engines, grader, c, scripts)
     check_answered(record, engines)
     passed, message = measure.headroom(record, table, c.gate)
     accuracy = {k: record[f"accuracy/{k}"] for k in ("math", "code")}
     folder.write_gate(
         {"accuracy": accuracy, "valid": record["valid"], "table": table, "passed": passed, "message": message}
     )
-    view = Table("structure", "math", "code", title="accuracy of every structure, T=1")
-    for name, row in table.items():
-        view.add_row(name, f"{row['math']:.2f}", f"{row['code']:.2f}")
-    console.print(view)
-    console.print(f"Designer's own choice: math {accuracy['math']:.2f}, code {accuracy['code']:.2f}, "
-                  f"valid designs {record['valid']:.2f}: {message}"
+    if table:
+        view = Table("structure", "math", "code", title="accuracy of every structure, T=1")
+        for name, row in table.items():
+            view.add_row(name, f"{row['math']:.2f}", f"{row['code']:.2f}")
+        console.print(view)
+    whose, valid = "Designer's own choice", f", valid designs {record['valid']:.2f}"
+    if c.rollout.design:
+        whose, valid = "fixed design", ""
+    console.print(f"{whose}: math {accuracy['math']:.2f}, code {accuracy['code']:.2f}{valid}: {message}"
                   f"{'' if passed or c.gate.enforce else ' (not enforced here: gate.enforce=False)'}",
                   highlight=False, soft_wrap=True)  # fmt: skip
     if not passed and c.gate.enforce:
@@ -121,9 +122,12 @@ async def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """Plays held-out tasks once each and records the result. One already recorded is not played again.
 
+    With a fixed design, which has no Designer, the record says "fixed" for it.
+
     Raises:
       EngineFailure: see `check_answered`.
     """
+    designer = "fixed" if c.rollout.design else designer
     label = {"name": name, "step": step, "designer": designer, "executor": executor, "temperature": temperature}
     known = next((r for r in folder.evaluations() if all(r[k] == v for k, v in label.items())), None)
     if known is not None:
@@ -131,10 +135,11 @@ async def evaluate(
     record = label | await measure.evaluate(tasks, engines, grader, c, temperature=temperature)
     check_answered(record, engines)
     folder.log_evaluation(record)
+    valid = "" if c.rollout.design else f", valid {record['valid']:.2f}"
     console.print(
         f"  {name} at step {step}: T={temperature:g} Designer {designer} Executor {executor}: accuracy "
-        f"[bold]{record['accuracy']:.3f}[/] (math {record['accuracy/math']:.3f}, code {record['accuracy/code']:.3f}), "
-        f"valid {record['valid']:.2f}", highlight=False, soft_wrap=True,
+        f"[bold]{record['accuracy']:.3f}[/] (math {record['accuracy/math']:.3f}, code {record['accuracy/code']:.3f})"
+        f"{valid}", highlight=False, soft_wrap=True,
     )  # fmt: skip
     return record
 
@@ -149,7 +154,7 @@ async def baseline(c: Settings, pools: data.Pools, cold: Mapping[str, Engine], g
 async def stage(
     c: Settings, pools: data.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder, step: int
 ) -> None:
-    """Where the policy stands at a stage boundary, on fewer tasks: dev tasks where the run has no test set."""
+    """Where the policy stands on the way, on fewer tasks: dev tasks where the run has no test set."""
     if tasks := pools.test or pools.dev:
         await evaluate(c, tasks[: c.eval.stage_tasks], engines, grader, folder, "stage", step)
 
@@ -157,7 +162,7 @@ async def stage(
 async def dev_accuracy(
     c: Settings, pools: data.Pools, engines: Mapping[str, Engine], grader: Any, folder: RunFolder, step: int
 ) -> float:
-    """Accuracy on dev tasks at a stage boundary, by which the best checkpoint is chosen: test tasks must not choose.
+    """Accuracy on dev tasks where `stage` measures, by which the best checkpoint is chosen: test tasks must not choose.
     Without a test set it is what `stage` has measured."""
     tasks, name = pools.dev[: c.eval.stage_tasks], "dev" if pools.test else "stage"
     return (await evaluate(c, tasks, engines, grader, folder, name, step))["accuracy"]
@@ -165,10 +170,14 @@ async def dev_accuracy(
 
 async def final(
     c: Settings, pools: data.Pools, cold: Mapping[str, Engine], rl: Mapping[str, Engine],
-    grader: Any, folder: RunFolder,
+    grader: Any, folder: RunFolder, step: int,
 ) -> None:  # fmt: skip
-    """The tables at the end: after RL at T=1 and greedy, and the cross table of cold and RL roles."""
-    tasks, step = pools.test[: c.eval.tasks], c.steps
+    """The tables at the end: after RL at T=1 and greedy, and the cross table of cold and RL roles.
+
+    Args:
+      cold, rl: engines with the weights before and after. step: the last one that was made.
+    """
+    tasks = pools.test[: c.eval.tasks]
     if not tasks:
         return
     for temperature in (1.0, 0.0):
@@ -211,27 +220,42 @@ def counters(engines: Mapping[str, Engine], grader: Any) -> dict[str, Any]:
     return out | {"grader": dict(grader.counts)}
 
 
-def progress(step: int, steps: int, roles: frozenset[str], m: Mapping[str, float]) -> None:
-    """One line a step."""
+def progress(c: Settings, step: int, tokens: int, roles: frozenset[str], m: Mapping[str, float]) -> None:
+    """One line a step. `tokens`: sampled so far."""
+    far = f"{tokens:,}/{c.tokens:,} tokens " if c.tokens else ""
     top = sorted(((v, k.split("/")[1]) for k, v in m.items() if k.startswith("structure/")), reverse=True)[:2]
+    said = ", ".join(f"{name} {share:.0%}" for share, name in top)
+    valid = f"valid {m['designs/valid']:.2f} "
+    if c.rollout.design:  # valid always, and what it does is known
+        said = valid = ""
     console.print(
-        f"{step:4d}/{steps} learns {'+'.join(sorted(roles)):8s} reward {m['reward/mean']:.3f} accuracy "
-        f"{m['accuracy']:.3f} valid {m['designs/valid']:.2f} calls {m['calls']:.0f} grad {m.get('grad_norm', 0):.2f} "
-        f"{', '.join(f'{name} {share:.0%}' for share, name in top)}  {m['time/step']:.1f} s",
-        highlight=False, soft_wrap=True,
+        f"{step:4d}/{c.steps} {far}learns {'+'.join(sorted(roles)):8s} reward {m['reward/mean']:.3f} accuracy "
+        f"{m['accuracy']:.3f} {valid}calls {m['calls']:.0f} grad {m.get('grad_norm', 0):.2f} {said}  "
+        f"{m['time/step']:.1f} s", highlight=False, soft_wrap=True,
     )  # fmt: skip
 
 
+def sampled_tokens(lines: Sequence[Mapping[str, Any]]) -> int:
+    """Tokens that both roles sampled in these lines of `metrics.jsonl`; what was void is not counted."""
+    return int(sum(line["tokens/designer"] + line["tokens/executor"] for line in lines))
+
+
+def is_over(c: Settings, step: int, tokens: int) -> bool:
+    """Whether a run ends after so many steps, in which so many tokens were sampled."""
+    return step >= c.steps or 0 < c.tokens <= tokens
+
+
 def begins_stage(c: Settings, step: int) -> bool:
-    """Whether after so many steps other roles learn than before; not at the very beginning."""
-    before, after = (active_roles(at, c.schedule, c.stage_length, c.first) for at in (max(step - 1, 0), step))
-    return before != after
+    """Whether the policy is measured after so many steps: where the next stage begins and, under a schedule whose roles
+    do not take turns, as often. Not at the very beginning."""
+    return step > 0 and step % c.stage_length == 0
 
 
-def is_saved(c: Settings, step: int) -> bool:
+def is_saved(c: Settings, step: int, tokens: int) -> bool:
     """Whether a checkpoint is due after so many steps: every so often, at the end, and, where the best one is to be
     kept, wherever dev tasks are about to be played."""
-    return step % c.checkpoint.every == 0 or step == c.steps or (c.checkpoint.best and begins_stage(c, step))
+    best = c.checkpoint.best and begins_stage(c, step)
+    return step % c.checkpoint.every == 0 or is_over(c, step, tokens) or best
 
 
 def reseeded(c: Settings, times: int) -> Settings:

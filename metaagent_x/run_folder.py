@@ -35,7 +35,7 @@ from metaagent_x.config import ConfigError
 # These say how far a run goes and where it lies, not what a step computes: they may change when it is resumed.
 RESUMABLE_CHANGES = frozenset(
     {
-        "workdir", "steps", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.best",
+        "workdir", "steps", "tokens", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.best",
         "sft.cache", "engine.python", "engine.urls", "engine.servers", "engine.layout", "engine.memory_share",
         "engine.weights_dir", "engine.request_timeout_s", "engine.push_timeout_s", "engine.start_timeout_s",
     }

@@ -3,6 +3,7 @@
   python -m metaagent_x.train --config=configs/tiny.py
   python -m metaagent_x.train --config=configs/tiny.py --designs=8 --executions=1 --policy=separate --seed=3
   python -m metaagent_x.train --config=configs/tiny.py --engine=vllm
+  python -m metaagent_x.train --config=configs/tiny_grpo.py
   python -m metaagent_x.train --config=configs/qwen3_4b.py --dry_run
   python -m metaagent_x.train --config=configs/qwen3_4b.py --preflight
   python -m metaagent_x.train --config=configs/tiny.py --replay=runs/tiny/replay/step_000012_update_2_shared.npz
@@ -52,7 +53,8 @@ _OVERRIDES = {
     "policy": flags.DEFINE_enum("policy", None, config.CHOICES["policy"], "One policy for both roles, or one each."),
     "schedule": flags.DEFINE_enum("schedule", None, config.CHOICES["schedule"], "Which roles learn when."),
     "stage_length": flags.DEFINE_integer("stage_length", None, "K, steps per stage."),
-    "steps": flags.DEFINE_integer("steps", None, "RL steps."),
+    "steps": flags.DEFINE_integer("steps", None, "RL steps, at most."),
+    "tokens": flags.DEFINE_integer("tokens", None, "The run ends with the step in which so many have been sampled."),
     "engine.kind": flags.DEFINE_enum("engine", None, config.CHOICES["engine.kind"], "What samples the tokens."),
     "sandbox": flags.DEFINE_enum("sandbox", None, config.CHOICES["sandbox"], "How scripts and programs are contained."),
     "seed": flags.DEFINE_integer("seed", None, "Seed of everything."),
@@ -142,7 +144,7 @@ def main(_: list[str]) -> None:
 async def train(
     c: config.Settings, pools: data.Pools, folder: RunFolder, interruption: Interruption, dog: Watchdog
 ) -> None:
-    """The whole run: cold start, gate, RL steps with evaluations at stage boundaries, final tables, report.
+    """The whole run: cold start, gate, RL steps with evaluations between stages, final tables, report.
 
     A signal ends it between two steps, or in the middle of what can be done again; what was learned is saved.
     """
@@ -168,6 +170,7 @@ async def train(
     folder.truncate_after(step)
     folder.log_changes(step)
     lines, dog.step = folder.metrics(), step
+    tokens = loop.sampled_tokens(lines)
     seeded = loop.reseeded(c, len(folder.roll_backs()))
     recorder = Recorder(folder.path / "replay", cold.model, c.to_dict(), c.guard.dumps, extra.get("skipped"))
     current = {name: state.params for name, state in states.items()}
@@ -181,7 +184,7 @@ async def train(
             if step == 0 and pools.dev:
                 await loop.gate(c, pools, before, grader, folder)
             await loop.baseline(c, pools, before, grader, folder)
-        while step < c.steps:
+        while not loop.is_over(c, step, tokens):
             roles = active_roles(step, c.schedule, c.stage_length, c.first)
             # Before the stage, not after the last one: a run that goes on from here has not played it yet.
             if loop.begins_stage(c, step):
@@ -208,16 +211,17 @@ async def train(
                 metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
                 metrics |= dog.metrics() | {"time/step": time.perf_counter() - clock}
                 lines = [*lines[-c.guard.window :], folder.log(step, roles, metrics)]
+                tokens += loop.sampled_tokens(lines[-1:])
                 traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
-                loop.progress(step, c.steps, roles, metrics)
+                loop.progress(c, step, tokens, roles, metrics)
                 whole = True
-                if loop.is_saved(c, step) or interruption.asked:
+                if loop.is_saved(c, step, tokens) or interruption.asked:
                     with dog.phase("save"):
                         checkpoints.save(step, states, _record(c, step, draws, recorder.in_row))
                 checkpoints.check()
             loop.check(c, lines, recorder.take(), folder, checkpoints)
         with dog.phase("evaluate"):
-            await loop.final(c, pools, before, engines, grader, folder)
+            await loop.final(c, pools, before, engines, grader, folder, step)
     except loop.RollBack as back:
         checkpoints.drop_after(back.to)
         folder.log_roll_back({"after_step": step, "to": back.to, "why": back.why})

@@ -276,10 +276,11 @@ def report(
             f"learner and servers together hold at most {gpu.used / 1e9:.1f} of {gpu.memory / 1e9:.1f} GB of a GPU "
             "(nvidia-smi)", highlight=False, soft_wrap=True,
         )  # fmt: skip
-    last = c.steps * sum(seconds[-1] for name, seconds in record.seconds.items() if name != "save")
+    steps = min(c.steps, math.ceil(c.tokens / sampled)) if c.tokens else c.steps
+    last = steps * sum(seconds[-1] for name, seconds in record.seconds.items() if name != "save")
     said = f"{last / 3600:.1f} h" if last >= 3600 else f"{last / 60:.1f} min"
     console.print(
-        f"{c.steps} steps as long as the last one take {said}, evaluations not counted; most "
+        f"{steps} steps as long as the last one take {said}, evaluations not counted; most "
         "steps are shorter", highlight=False, soft_wrap=True,
     )  # fmt: skip
 

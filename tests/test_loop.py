@@ -145,7 +145,27 @@ def test_a_rehearsal_says_what_it_has_no_answer_to():
 
 
 @pytest.mark.parametrize(("best", "saved"), [(False, {10, 20, 24}), (True, {8, 10, 16, 20, 24})])
-def test_checkpoints_are_due_regularly_at_the_end_and_where_the_best_is_chosen(best, saved):
+@pytest.mark.parametrize("limits", [(24, 0), (100, 2400)])
+def test_checkpoints_are_due_regularly_at_the_end_and_where_the_best_is_chosen(best, saved, limits):
+    """100 tokens a step: 24 steps sample 2,400."""
     c = settings.base()
-    c.steps, c.stage_length, c.checkpoint.every, c.checkpoint.best = 24, 8, 10, best
-    assert {step for step in range(1, 25) if loop.is_saved(c, step)} == saved
+    c.stage_length, c.checkpoint.every, c.checkpoint.best = 8, 10, best
+    c.steps, c.tokens = limits
+    assert {step for step in range(1, 25) if loop.is_saved(c, step, 100 * step)} == saved
+
+
+@pytest.mark.parametrize("schedule", settings.CHOICES["schedule"])
+def test_the_policy_is_measured_after_the_same_steps_under_every_schedule(schedule):
+    c = settings.base()
+    c.stage_length, c.schedule = 3, schedule
+    assert [step for step in range(10) if loop.begins_stage(c, step)] == [3, 6, 9]
+
+
+def test_a_run_is_over_with_the_step_in_which_its_tokens_were_sampled():
+    lines = [{"tokens/designer": 10.0, "tokens/executor": 90.0}, {"tokens/designer": 0.0, "tokens/executor": 31.0}]
+    assert [loop.sampled_tokens(lines[:n]) for n in range(3)] == [0, 100, 131]
+    c = settings.base()
+    c.steps, c.tokens = 5, 131
+    assert [loop.is_over(c, 2, tokens) for tokens in (130, 131, 132)] == [False, True, True]
+    c.tokens = 0
+    assert [loop.is_over(c, step, 10**9) for step in (4, 5)] == [False, True]

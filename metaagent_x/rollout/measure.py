@@ -219,7 +219,7 @@ def headroom(record: Mapping[str, Any], table: Mapping[str, Mapping[str, float]]
     """Decides whether RL can learn anything from here, and if not, which knob to turn.
 
     Args:
-      record: an evaluation at T=1. table: accuracy by structure and kind.
+      record: an evaluation at T=1. table: accuracy by structure and kind; empty where no Designer chooses one.
       gate: `low`, `high` (accuracy of each kind), `valid` (share of designs), `spread` (best minus worst structure).
 
     Returns:
@@ -239,7 +239,7 @@ def headroom(record: Mapping[str, Any], table: Mapping[str, Mapping[str, float]]
                 "harder levels (tasks/families.py)"
             )
         scores = [row[kind] for row in table.values()]
-        if max(scores) - min(scores) < gate.spread:
+        if scores and max(scores) - min(scores) < gate.spread:
             wrong.append(
                 f"{kind}: best structure minus worst is {max(scores) - min(scores):.2f}, below {gate.spread:.2f}: the "
                 "Designer has nothing to choose; let the styles differ more (mas/demonstrations.py)"
@@ -248,4 +248,4 @@ def headroom(record: Mapping[str, Any], table: Mapping[str, Mapping[str, float]]
         wrong.append(
             f"valid designs {record['valid']:.2f} are below {gate.valid:.2f}: train the cold start longer (sft.valid)"
         )
-    return not wrong, "; ".join(wrong) if wrong else "headroom for both roles"
+    return not wrong, "; ".join(wrong) or ("headroom for both roles" if table else "headroom")
