@@ -67,6 +67,44 @@ def learning_curve(
         return _svg(figure, "learning", "Accuracy over training steps")
 
 
+def token_curves(runs: Sequence[Sequence[tuple[int, float]]], greedy: Sequence[Sequence[tuple[int, float]]]) -> Markup:
+    """Held-out accuracy of several runs over the tokens that they sampled, each in the colour `SERIES` of its place.
+
+    Args:
+      runs: of each run, (tokens, accuracy) at T = 1, drawn as a line whose last value stands at the right.
+      greedy: the same of greedy evaluations, drawn as rings.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(10.2, 3.9, right=0.92)
+        every = [point for series in (*runs, *greedy) for point in series]
+        low, high = min(v for _, v in every), max(v for _, v in every)
+        bottom, top = max(0, np.floor(low * 10 - 0.2) / 10), min(1.02, np.ceil(high * 10 + 0.2) / 10)
+        last = max(1, *(tokens for tokens, _ in every))
+        ends: list[tuple[float, str, str]] = []
+        for i, (series, rings) in enumerate(zip(runs, greedy, strict=True)):
+            color = SERIES[i % len(SERIES)]
+            line: Any = {"color": color, "marker": "o", "clip_on": False, "zorder": 5}
+            axes.plot(*_columns(rings), markerfacecolor=PAPER, markersize=6, linestyle="none", **line)
+            if points := sorted(series):
+                axes.plot(*_columns(points), markersize=4.5, linewidth=2.0, **line)
+                ends.append(((points[-1][1] - bottom) / (top - bottom), f"{points[-1][1]:.1%}", color))
+        ends.sort()
+        heights = spread(np.array([height for height, _, _ in ends]), gap=0.06)
+        place: Any = {"xycoords": "axes fraction", "va": "center", "annotation_clip": False, "fontweight": "bold"}
+        for at, (_, text, color) in zip(heights, ends, strict=True):
+            axes.annotate(text, (1.022, at), color=color, **place)
+        axes.set(ylim=(bottom, top), xlim=(-0.012 * last, last * 1.012), xlabel="sampled tokens")
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(9))
+        axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+        return _svg(figure, "tokens", "Held-out accuracy over sampled tokens")
+
+
+def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
 def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]) -> Markup:
     """Stacked shares of the structures that ran, smoothed over a few steps, labelled at the right edge."""
     names = sorted(shares, key=lambda n: (n == "invalid", -float(np.nansum(shares[n]))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ class Run:
     Attributes:
       path: its folder. config: its settings, nested.
       metrics: one record a step. evaluations: one record each. gate: None if the gate did not run.
-      traces: trace files, oldest first.
+      traces: trace files, oldest first. data: one record for each data set, see `RunFolder.check_data`.
     """
 
     path: Path
@@ -28,6 +27,32 @@ class Run:
     evaluations: list[dict[str, Any]]
     gate: dict[str, Any] | None
     traces: list[Path]
+    data: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    @property
+    def design(self) -> str:
+        """The script that every task gets; "" where a Designer writes them."""
+        return self.config.get("rollout", {}).get("design", "")
+
+    @property
+    def held_out(self) -> frozenset[tuple[str, str]]:
+        """Name and hash of the sets that the evaluations play: test sets, or else dev sets. Empty if not known."""
+        uses = [o["use"] for o in self.data]
+        use = "test" if "test" in uses else "dev"
+        return frozenset((o["name"], o["hash"]) for o in self.data if o["use"] == use)
+
+    def sampled(self) -> dict[int, int]:
+        """Step -> tokens that both roles have sampled in training until then; 0 before the first step."""
+        total, out = 0, {0: 0}
+        for line in self.metrics:
+            total += int(line["tokens/designer"] + line["tokens/executor"])
+            out[line["step"]] = total
+        return out
+
+    @property
+    def tokens(self) -> int:
+        """All of `sampled`."""
+        return max(self.sampled().values())
 
     def evaluation(self, name: str, *, temperature: float = 1.0, **fields: str) -> dict[str, Any] | None:
         """The latest evaluation of this name and temperature (and designer, executor), or None."""
@@ -60,14 +85,15 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         evaluations=read_lines(path / "evaluations.jsonl"),
         gate=_json(path / "gate.json") if (path / "gate.json").exists() else None,
         traces=sorted((path / "traces").glob("step_*.parquet")),
+        data=_json(path / "data.json", list) if (path / "data.json").exists() else [],
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, kind: type = dict) -> Any:
     try:
         value = json.loads(path.read_text())
     except ValueError as error:
         raise RunFolderError(f"{path}: not readable as JSON ({error})") from error
-    if not isinstance(value, Mapping):
-        raise RunFolderError(f"{path}: holds a {type(value).__name__}, not an object")
-    return dict(value)
+    if not isinstance(value, kind):
+        raise RunFolderError(f"{path}: holds a {type(value).__name__}, not a {kind.__name__}")
+    return value

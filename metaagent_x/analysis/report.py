@@ -1,17 +1,21 @@
-"""`report.html`: what a run did, on one page that needs no network, made from the files of its folder alone."""
+"""`report.html`: what a run did, on one page that needs no network, made from the files of its folder alone.
+
+What needs a Designer is left out of the page of a run with a fixed design.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaagent_x.analysis import figures, tree_view
+from metaagent_x.analysis import beside, figures, tree_view
+from metaagent_x.analysis.beside import in_points
 from metaagent_x.analysis.html import Markup, join, table, tag
 from metaagent_x.analysis.read import Run, read_run
-from metaagent_x.analysis.statistics import Difference, paired_bootstrap
+from metaagent_x.analysis.statistics import paired_bootstrap
 from metaagent_x.analysis.style import CSS
 from metaagent_x.rollout import traces
 from metaagent_x.run_folder import flatten
@@ -20,11 +24,12 @@ from metaagent_x.run_folder import flatten
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def write_report(run_folder: str | os.PathLike[str]) -> Path:
+def write_report(run_folder: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]] = ()) -> Path:
     """Builds the report of a run, finished or not, from its files.
 
     Args:
       run_folder: a folder as `RunFolder` writes it.
+      others: folders of runs whose held-out accuracy is shown beside its own.
 
     Returns:
       the path of `report.html` in it.
@@ -33,15 +38,17 @@ def write_report(run_folder: str | os.PathLike[str]) -> Path:
       RunFolderError: not a run folder, or a damaged file (named, with the line).
       ValueError: a damaged trace (named).
     """
-    run = read_run(run_folder)
-    sections = (_headline, _curve, _structures, _tables, _course, _tree, _settings)
+    run, runs = read_run(run_folder), [read_run(other) for other in others]
+    above, below = (_headline, _curve), (_structures, _tables, _course, _tree, _settings)
+    compared = beside.section([run, *runs]) if runs else None
+    sections = [*(section(run) for section in above), compared, *(section(run) for section in below)]
     page = tag(
         "html",
         tag("head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
             tag("title", f"{run.path.name}: run report"), tag("style", Markup(CSS))),
-        tag("body", tag("main", *(section(run) for section in sections))),
+        tag("body", tag("main", *sections)),
         lang="en",
     )  # fmt: skip
     path = run.path / "report.html"
@@ -55,14 +62,19 @@ def _headline(run: Run) -> Markup:
     c = run.config
     how = [f"{c.get('policy', 'shared')} policy", f"{c.get('schedule', '')} schedule, K = {c.get('stage_length', '?')}",
            f"{c.get('batch', '?')} tasks a step, M × N = {c.get('designs', '?')} × {c.get('executions', '?')}",
+           *([join("fixed design ", tag("code", run.design))] if run.design else []),
            f"seed {c.get('seed', '?')}", f"sandbox={c.get('sandbox', 'process')}"]  # fmt: skip
-    done, wanted = len(run.metrics), c.get("steps", 0)
-    state = f"{done} steps" if done >= wanted else f"{done} of {wanted} steps so far"
+    done, wanted, limit = len(run.metrics), c.get("steps", 0), c.get("tokens", 0)
+    state = f"{done} of {wanted} steps so far"
+    if done >= wanted or 0 < limit <= run.tokens:
+        state = f"{done} steps"
     tiles = [_gain_tile(run, "Held-out accuracy, T = 1", 1.0), _gain_tile(run, "Held-out accuracy, greedy", 0.0)]
     if run.metrics:
         valid, calls = run.column("designs/valid"), run.column("calls")
-        tiles.append(_tile("Valid designs", _arrow(_ends(valid), percent=True), "first and last 5 steps"))
+        if not run.design:
+            tiles.append(_tile("Valid designs", _arrow(_ends(valid), percent=True), "first and last 5 steps"))
         tiles.append(_tile("Agent calls a step", _arrow(_ends(calls), percent=False), "first and last 5 steps"))
+        tiles.append(_tile("Sampled tokens", f"{run.tokens:,}", f"in training, {run.tokens / done:,.0f} a step"))
     warning = None
     if c.get("sandbox", "process") != "strict":
         warning = tag("p", tag("b", "sandbox=process: "), "programs were not kept from files, network and other "
@@ -70,7 +82,7 @@ def _headline(run: Run) -> Markup:
     if run.gate and not run.gate["passed"]:
         warning = join(warning, tag("p", tag("b", "Headroom gate not passed: "), run.gate["message"], class_="warn"))
     return join(
-        tag("h1", run.path.name), tag("p", f"{state}; {'; '.join(how)}.", class_="note"), warning,
+        tag("h1", run.path.name), tag("p", state, *(join("; ", one) for one in how), ".", class_="note"), warning,
         tag("div", *tiles, class_="tiles"),
     )  # fmt: skip
 
@@ -86,13 +98,7 @@ def _gain_tile(run: Run, label: str, temperature: float) -> Markup | None:
         )
     gain = paired_bootstrap(before["outcomes"], after["outcomes"])
     return _tile(label, _arrow((before["accuracy"], after["accuracy"]), percent=True),
-                 join(_points(gain), f", {gain.tasks} tasks"))  # fmt: skip
-
-
-def _points(gain: Difference) -> Markup:
-    side = "up" if gain.low > 0 else "down" if gain.high < 0 else "note"
-    interval = tag("span", f"[{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]", class_="number")
-    return tag("span", tag("span", f"{100 * gain.gain:+.1f} points", class_="number"), " ", interval, class_=side)
+                 join(in_points(gain), f", {gain.tasks} tasks"))  # fmt: skip
 
 
 def _tile(label: str, value: object, detail: object) -> Markup:
@@ -119,10 +125,11 @@ def _curve(run: Run) -> Markup | None:
         "T = 1": [(e["step"], e["accuracy"]) for e in kept if e["temperature"] == 1.0],
         "greedy": [(e["step"], e["accuracy"]) for e in kept if e["temperature"] == 0.0],
     }
+    learn = [role for role in figures.ROLE if [role] in _active(run)]
     figure = figures.learning_curve(_steps(run), _active(run), run.column("accuracy"), points)
     keys = [("dot", "held-out tasks, T = 1"), ("ring", "held-out tasks, greedy"),
-            ("line", f"training tasks, mean of {figures.WINDOW} steps"), ("executor", "Executor learns"),
-            ("designer", "Designer learns")]  # fmt: skip
+            ("line", f"training tasks, mean of {figures.WINDOW} steps"),
+            *((role, f"{role.capitalize()} learns") for role in learn)]  # fmt: skip
     legend = tag("div", *(tag("span", tag("i", class_=name), text, class_="key") for name, text in keys))
     caption = _stage_sizes(kept)
     return join(tag("h2", "Accuracy"), legend, tag("figure", figure), tag("p", caption, class_="note"))
@@ -136,7 +143,7 @@ def _stage_sizes(kept: list[dict[str, Any]]) -> str:
 
 def _structures(run: Run) -> Markup | None:
     names = run.names("structure/")
-    if not names:
+    if not names or run.design:
         return None
     figure = figures.structure_shares(_steps(run), {n: run.column(f"structure/{n}") for n in names})
     note = f"What ran, judged by its calls. Mean of {figures.WINDOW} steps; the last shares stand at the right."
@@ -157,7 +164,7 @@ def _cross(run: Run) -> Markup | None:
         ("cold", "rl"): run.evaluation("cross", designer="cold", executor="rl"),
     }
     start = cells["cold", "cold"]
-    if start is None or cells["rl", "rl"] is None:
+    if start is None or cells["rl", "rl"] is None or run.design:
         return None
 
     def cell(record: Mapping[str, Any] | None) -> Markup:
@@ -166,7 +173,7 @@ def _cross(run: Run) -> Markup | None:
         gain = (
             tag("small", "start")
             if record is start
-            else tag("small", _points(paired_bootstrap(start["outcomes"], record["outcomes"])))
+            else tag("small", in_points(paired_bootstrap(start["outcomes"], record["outcomes"])))
         )
         return _heat(record["accuracy"], join(f"{record['accuracy']:.1%}", gain))
 
@@ -187,9 +194,11 @@ def _gate(run: Run) -> Markup | None:
         [name, *(_heat(row[k], f"{row[k]:.0%}") for k in ("math", "code"))] for name, row in order
     ]
     own = run.gate["accuracy"]
-    rows.append(["Designer's own choice", *(_heat(own[k], tag("b", f"{own[k]:.0%}")) for k in ("math", "code"))])
+    whose = tag("code", run.design) if run.design else "Designer's own choice"
+    rows.append([whose, *(_heat(own[k], tag("b", f"{own[k]:.0%}")) for k in ("math", "code"))])
     passed = "passed" if run.gate["passed"] else "not passed"
-    note = f"Accuracy of every structure forced on every task before RL. Gate: {passed}."
+    of = "the fixed design" if run.design else "every structure forced on every task"
+    note = f"Accuracy of {of} before RL. Gate: {passed}."
     return tag(
         "div",
         tag("h2", "Headroom at the start"),
@@ -207,14 +216,15 @@ def _course(run: Run) -> Markup | None:
     if not run.metrics:
         return None
     steps = _steps(run)
+    shown = ["executor"] if run.design else ["executor", "designer"]
+    valid = figures.small_curve(steps, {"designer": run.column("designs/valid")}, "valid", percent=True)
     charts = [
-        ("Valid designs", figures.small_curve(steps, {"designer": run.column("designs/valid")}, "valid", percent=True)),
+        *([] if run.design else [("Valid designs", valid)]),
         ("Agent calls a step", figures.small_curve(steps, {"executor": run.column("calls")}, "calls")),
-        ("Sampled tokens a step", figures.small_curve(
-            steps, {r: run.column(f"tokens/{r}") for r in run.names("tokens/") if r in figures.ROLE}, "tokens")),
-    ]  # fmt: skip
+        ("Sampled tokens a step", figures.small_curve(steps, {r: run.column(f"tokens/{r}") for r in shown}, "tokens")),
+    ]
     panels = tag("div", *(tag("figure", tag("h3", name), chart) for name, chart in charts), class_="charts")
-    roles = [tag("span", tag("i", class_=r), r.capitalize(), class_="key") for r in ("executor", "designer")]
+    roles = [tag("span", tag("i", class_=r), r.capitalize(), class_="key") for r in shown]
     health = [("engine and learner log-probs, mean difference, largest", "mismatch/mean"),
               ("importance ratio away from 1, largest", "ratio/max_dev"), ("gradient norm, largest", "grad_norm"),
               ("void executions, most in a step", "executions/void")]  # fmt: skip
@@ -234,15 +244,16 @@ def _tree(run: Run) -> Markup | None:
     rows = traces.read(run.traces[-1])
     if not rows:
         return None
+    differ, told, credited = "designs", "what the Designer wrote, what executions did with it", "a design or a call"
+    if run.design:
+        differ, told, credited = "executions", "what every execution of the design did", "a call"
     note = (
-        "One task of the last recorded step, the one whose designs differ most in reward: what the Designer wrote, "
-        "what every execution did with it, and what each was credited. A call is named by its branch and its number "
-        "there, and says after which step the weights stood that sampled it. The advantage says how much better than "
-        "its group a design or a call did, in standard deviations."
+        f"One task of the last recorded step, the one whose {differ} differ most in reward: {told}, and what each was "
+        "credited. A call is named by its branch and its number there, and says after which step the weights stood "
+        f"that sampled it. The advantage says how much better than its group {credited} did, in standard deviations."
     )
-    return join(
-        tag("h2", "One rollout tree"), tag("p", note, class_="note"), tree_view.render(tree_view.telling_tree(rows))
-    )
+    tree = tree_view.render(tree_view.telling_tree(rows), script=run.design)
+    return join(tag("h2", "One rollout tree"), tag("p", note, class_="note"), tree)
 
 
 def _settings(run: Run) -> Markup:

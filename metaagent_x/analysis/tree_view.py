@@ -31,8 +31,13 @@ def telling_tree(rows: Sequence[Row]) -> list[Row]:
     return best
 
 
-def render(rows: Sequence[Row], question: str = "") -> Markup:
-    """The tree of one task. `question` is shown as the task; by default what the Designer was asked."""
+def render(rows: Sequence[Row], question: str = "", script: str = "") -> Markup:
+    """The tree of one task.
+
+    Args:
+      rows: of its trace. question: shown as the task; by default what the Designer was asked.
+      script: shown as every design that no Designer wrote.
+    """
     first = rows[0]
     designer = {r["design"]: r for r in rows if r["role"] == "designer"}
     question = question or "\n".join(_texts(next(iter(designer.values()), {}).get("messages")))
@@ -47,12 +52,12 @@ def render(rows: Sequence[Row], question: str = "") -> Markup:
     designs, shown = [], False
     for index in sorted({r["design"] for r in rows}):
         calls = [r for r in rows if r["design"] == index and r["role"] != "designer"]
-        designs.append(_design(index, designer.get(index), calls, unfold=bool(calls) and not shown))
+        designs.append(_design(index, designer.get(index), calls, script, unfold=bool(calls) and not shown))
         shown |= bool(calls)
     return join(head, tag("pre", question) if question else None, *designs)
 
 
-def _design(index: int, row: Row | None, calls: Sequence[Row], *, unfold: bool) -> Markup:
+def _design(index: int, row: Row | None, calls: Sequence[Row], script: str, *, unfold: bool) -> Markup:
     problem = (row or {}).get("problem")
     head = [tag("b", f"Design {index + 1}", class_="designer")]
     if row:
@@ -64,9 +69,8 @@ def _design(index: int, row: Row | None, calls: Sequence[Row], *, unfold: bool) 
         )
     ]
     none = None if runs else tag("p", "No execution made a call.", class_="note")
-    return tag(
-        "section", tag("header", *head), tag("pre", row["text"]) if row else None, *runs, none, class_="design"
-    )  # fmt: skip
+    text = row["text"] if row else script
+    return tag("section", tag("header", *head), tag("pre", text) if text else None, *runs, none, class_="design")
 
 
 def _execution(number: int, turns: Sequence[Row], *, unfolded: bool) -> Markup:
