@@ -224,13 +224,13 @@ def progress(c: Settings, step: int, tokens: int, roles: frozenset[str], m: Mapp
     """One line a step. `tokens`: sampled so far."""
     far = f"{tokens:,}/{c.tokens:,} tokens " if c.tokens else ""
     top = sorted(((v, k.split("/")[1]) for k, v in m.items() if k.startswith("structure/")), reverse=True)[:2]
-    said = ", ".join(f"{name} {share:.0%}" for share, name in top)
+    said = ", ".join(f"{name} {share:.0%}" for share, name in top) + "  "
     valid = f"valid {m['designs/valid']:.2f} "
     if c.rollout.design:  # valid always, and what it does is known
         said = valid = ""
     console.print(
         f"{step:4d}/{c.steps} {far}learns {'+'.join(sorted(roles)):8s} reward {m['reward/mean']:.3f} accuracy "
-        f"{m['accuracy']:.3f} {valid}calls {m['calls']:.0f} grad {m.get('grad_norm', 0):.2f} {said}  "
+        f"{m['accuracy']:.3f} {valid}calls {m['calls']:.0f} grad {m.get('grad_norm', 0):.2f} {said}"
         f"{m['time/step']:.1f} s", highlight=False, soft_wrap=True,
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ p { margin: 4px 0 10px; max-width: 78ch; }
 .warn { border-left: 3px solid var(--designer); padding: 6px 12px; background: var(--panel); }
 svg { display: block; width: 100%; height: auto; stroke-linejoin: round; }
 figure { margin: 8px 0 0; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(215px, 1fr)); gap: 14px; margin-top: 22px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(185px, 1fr)); gap: 14px; margin-top: 22px; }
 .tile { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px; }
 .tile .value { font-size: 25px; font-weight: 650; letter-spacing: -0.01em; font-variant-numeric: tabular-nums; }
 .tile .value small { font-size: 17px; font-weight: 500; color: var(--muted); }
@@ -38,7 +38,7 @@ figure { margin: 8px 0 0; }
 .tile .detail { font-size: 13px; font-variant-numeric: tabular-nums; }
 .up { color: var(--good); } .down { color: var(--bad); }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 28px; align-items: start; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 18px; margin-top: 10px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: 18px; margin-top: 10px; }
 .key { display: inline-block; margin-right: 18px; color: var(--muted); font-size: 13.5px; white-space: nowrap; }
 .key i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px;
   vertical-align: -1px; }

@@ -12,11 +12,15 @@ STRUCTURES = ("single", "ensemble", "solver-tester", "reflection", "invalid")
 HOSTILE = "</pre><script>alert('run')</script><img src=http://evil.example/x onerror=alert(1)>\u202e &amp; ünïcode"
 
 
-def write_run(path, steps=64, stage=8, seed=0, text=None):
-    """A finished run in which accuracy rises and ensembles spread. `text` replaces everything that a model wrote."""
+def write_run(path, steps=64, stage=8, seed=0, text=None, hash="3f2a"):
+    """A finished run in which accuracy rises and ensembles spread. `text` replaces everything that a model wrote.
+
+    `hash` is that of its held-out tasks.
+    """
     c = config.base()
     c.steps, c.stage_length, c.workdir, c.seed = steps, stage, str(path), seed
     folder, rng = RunFolder(path, c), np.random.default_rng(seed)
+    folder.check_data([{"use": "test", "name": "tiny_math", "tasks": 512, "hash": hash}])
     folder.write_gate({
         "accuracy": {"math": 0.55, "code": 0.48}, "valid": 0.97, "passed": True, "message": "headroom for both roles",
         "table": {"solver": {"math": 0.44, "code": 0.41}, "solver step by step": {"math": 0.71, "code": 0.43},
@@ -36,6 +40,30 @@ def write_run(path, steps=64, stage=8, seed=0, text=None):
     folder.log_evaluation(evaluation("cross", steps, luck, 0.66, 1.0, "rl", "cold"))
     folder.log_evaluation(evaluation("cross", steps, luck, 0.61, 1.0, "cold", "rl"))
     write_trace(folder.path, steps, text)
+    return folder
+
+
+def write_fixed_run(path, script, steps=8, hash="3f2a"):
+    """A finished run of one agent with a fixed design; its steps sample 1,000 tokens each, as `c.tokens` asks."""
+    c = config.base()
+    c.schedule, c.designs, c.executions, c.rollout.design = "executor_only", 1, 16, script
+    c.steps, c.tokens, c.stage_length, c.workdir = 100, 1000 * steps, 4, str(path)
+    folder, luck, rng = RunFolder(path, c), np.random.default_rng(0).random(512), np.random.default_rng(1)
+    folder.check_data([{"use": "test", "name": "tiny_math", "tasks": 512, "hash": hash}])
+    gate = {"accuracy": {"math": 0.3, "code": 0.45}, "valid": 1.0, "table": {}, "passed": True, "message": "headroom"}
+    folder.write_gate(gate)
+    folder.log_evaluation(evaluation("cold", 0, luck, 0.4, 1.0, "fixed", "cold"))
+    for step in range(1, steps + 1):
+        own = {"tokens/designer": 0.0, "tokens/executor": 1000.0, "designs/valid": 1.0, "structure/single": 1.0}
+        measured = {k: v for k, v in step_metrics(step, steps, "executor", rng).items() if "structure/" not in k}
+        folder.log(step, {"executor"}, measured | own)
+    folder.log_evaluation(evaluation("stage", 4, luck[:128], 0.5, 1.0, "fixed"))
+    for temperature in (1.0, 0.0):
+        folder.log_evaluation(evaluation("final", steps, luck, 0.6, temperature, "fixed"))
+    write_trace(folder.path, steps)
+    trace = folder.path / "traces" / f"step_{steps:06d}.parquet"
+    rows = [row for row in pq.read_table(trace).to_pylist() if row["role"] == "executor" and row["design"] == 0]
+    pq.write_table(pa.Table.from_pylist(rows, schema=traces.SCHEMA), trace)
     return folder
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import run_files
 
-from metaagent_x import config
-from metaagent_x.analysis import html, tree_view
+from metaagent_x import config, report
+from metaagent_x.analysis import beside, html, tree_view
 from metaagent_x.analysis.figures import spread
+from metaagent_x.analysis.read import read_run
 from metaagent_x.analysis.report import write_report
 from metaagent_x.run_folder import RunFolder, RunFolderError
 
@@ -179,6 +180,64 @@ def test_markup_escapes_everything_but_itself():
     assert html.tag("p", "a<b", html.tag("i", '"'), class_="x") == '<p class="x">a&lt;b<i>&quot;</i></p>'
     assert html.escape("a\x00b\u200bc\nd") == "a\\u0000b\\u200bc\nd"
     assert html.tag("td", 3, None, open=True, hidden=False) == "<td open>3</td>"
+
+
+SINGLE = "answer = solver()(task)"
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory):
+    return run_files.write_fixed_run(tmp_path_factory.mktemp("fixed") / "grpo", SINGLE)
+
+
+def test_what_needs_a_designer_is_not_on_the_page_of_a_fixed_design(fixed):
+    page = Page(write_report(fixed.path).read_text())
+    text = "".join(page.text)
+    for absent in ("Structures that the Designer chose", "Who learned?", "Valid designs", "Designer learns",
+                   "Designer's own choice", "what the Designer wrote"):  # fmt: skip
+        assert absent not in text
+    assert f"M × N = 1 × 16; fixed design {SINGLE}; seed 0" in text and "grpo: run report" in text
+    assert "8 steps; " in text and "so far" not in text, "its limit is of tokens, and it has sampled them"
+    assert "8,000" in text and "in training, 1,000 a step" in text and "Executor learns" in text
+    assert f"Design 1{SINGLE}" in text and page.elements.count("svg") == 3
+
+
+def test_runs_stand_beside_each_other_over_sampled_tokens(finished, fixed, tmp_path):
+    """Final accuracy 0.74 and 0.60 of the same tasks by the same luck: those between are lost, none is won."""
+    folder = run_files.write_run(tmp_path / "tiny")
+    page = Page(write_report(folder.path, [fixed.path]).read_text())
+    text = "".join(page.text)
+    assert "Beside other runs" in text and page.elements.count("svg") == 6 and text.count("grpo") >= 2
+    luck = np.random.default_rng(0).random(512)
+    lost = ((luck >= 0.6) & (luck < 0.74)).mean()
+    final = {name: (luck < p).mean() for name, p in (("tiny", 0.74), ("grpo", 0.6))}
+    row = next(r for r in re.findall(r"<tr>.*?</tr>", folder.path.joinpath("report.html").read_text()) if "grpo" in r)
+    cells = [re.sub("<.*?>", " ", cell).split() for cell in re.findall(r"<t[dh].*?</t[dh]>", row)]
+    assert cells[1:5] == [["8"], ["8,000"], [f"{(luck < 0.4).mean():.1%}"], [f"{final['grpo']:.1%}"]]
+    assert cells[6][:2] == [f"{-100 * lost:+.1f}", "points"] and final["tiny"] - final["grpo"] == pytest.approx(lost)
+
+
+def test_a_curve_is_accuracy_over_the_tokens_sampled_until_then(fixed):
+    run = read_run(fixed.path)
+    assert run.sampled() == {step: 1000 * step for step in range(9)} and run.tokens == 8000
+    assert [tokens for tokens, _ in beside.curve(run, 1.0)] == [0, 4000, 8000]
+    assert beside.curve(run, 0.0) == [(8000, run.evaluation("final")["accuracy"])]
+
+
+def test_runs_with_other_held_out_tasks_are_not_paired_though_their_ids_are_the_same(fixed, tmp_path):
+    other = run_files.write_fixed_run(tmp_path / "b" / "grpo", SINGLE, hash="another")
+    text = "".join(Page(write_report(other.path, [fixed.path]).read_text()).text)
+    assert " points [" not in text.partition("Beside other runs")[2].partition("Headroom")[0]
+    assert "against b/grpo" in text and "fixed0/grpo" in text
+
+
+def test_the_command_writes_the_page_and_names_what_is_no_run(fixed, tmp_path, capsys):
+    assert report.main([str(fixed.path), "--beside", str(fixed.path)]) == 0
+    assert capsys.readouterr().out.strip() == str(fixed.path / "report.html")
+    assert "Beside other runs" in (fixed.path / "report.html").read_text()
+    assert report.main([str(fixed.path), "--beside", str(tmp_path)]) == 2
+    assert f"bad input: {tmp_path} is not a run folder" in capsys.readouterr().err
+    assert report.main([str(fixed.path)]) == 0 and "Beside" not in (fixed.path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("wanted", [[0.5, 0.99, 0.995, 1.0], [0.0, 0.01, 0.5], [0.2]])

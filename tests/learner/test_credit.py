@@ -28,6 +28,17 @@ def test_groups_are_questions_for_both_roles() -> None:
     assert {t.question for t in both} == {0, 1}
 
 
+def test_with_one_fixed_design_the_group_of_a_task_is_its_executions() -> None:
+    """4 of 16 are right: mean 1/4, variance (4 x 9/16 + 12 x 1/16) / 15 = 1/5."""
+    one = rewards_tree([[1.0] * 4 + [0.0] * 12])
+    one.designs[0].call = None  # nobody was asked
+    rows = assign([one, rewards_tree([[1.0] * 16], question=1)], frozenset({"executor"}))
+    right, wrong, std = 0.75, -0.25, 0.2**0.5 + 1e-6
+    assert [t.advantage for t in rows if t.question == 0] == pytest.approx([right / std] * 4 + [wrong / std] * 12)
+    assert [t.advantage for t in rows if t.question == 1] == [0.0] * 16
+    assert assign([one], frozenset({"designer"})) == [] and flat_groups([one], "designer") == 0.0
+
+
 @given(st.lists(st.floats(0, 2, width=32), min_size=4, max_size=4), st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.fault("F047")
