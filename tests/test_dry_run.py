@@ -173,10 +173,15 @@ def test_bad_requests_are_bad_input():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "parameters", "learner"), [("qwen3_4b", 2.01, 31), ("qwen3_4b_zero", 2.01, 31), ("qwen3_8b", 4.10, 50)]
+    ("name", "policy", "parameters", "learner"),
+    [
+        (name, policy, *figures)
+        for name, *figures in (("qwen3_4b", 2.01, 31), ("qwen3_4b_zero", 2.01, 31), ("qwen3_8b", 4.10, 50))
+        for policy in ("shared", "separate")
+    ]
+    + [("qwen3_4b_grpo", "shared", 2.01, 31)],
 )
-@pytest.mark.parametrize("policy", ["shared", "separate"])
-def test_the_large_configs_fit_beside_their_engine(name, parameters, learner, policy):
+def test_the_large_configs_fit_beside_their_engine(name, policy, parameters, learner):
     """`learner`: GB a device that must be enough for a shared policy, by what was printed when this was written."""
     done = train(f"--config=configs/{name}.py", f"--policy={policy}")
     assert done.returncode == 0, done.stdout + done.stderr
