@@ -83,10 +83,10 @@ def token_curves(runs: Sequence[Sequence[tuple[int, float]]], greedy: Sequence[S
         ends: list[tuple[float, str, str]] = []
         for i, (series, rings) in enumerate(zip(runs, greedy, strict=True)):
             color = SERIES[i % len(SERIES)]
-            line: Any = {"color": color, "marker": "o", "clip_on": False, "zorder": 5}
-            axes.plot(*_columns(rings), markerfacecolor=PAPER, markersize=6, linestyle="none", **line)
+            line: Any = {"color": color, "marker": "o", "clip_on": False}
+            axes.plot(*_columns(rings), markerfacecolor=PAPER, markersize=6, linestyle="none", zorder=6, **line)
             if points := sorted(series):
-                axes.plot(*_columns(points), markersize=4.5, linewidth=2.0, **line)
+                axes.plot(*_columns(points), markersize=4.5, linewidth=2.0, zorder=5, **line)
                 ends.append(((points[-1][1] - bottom) / (top - bottom), f"{points[-1][1]:.1%}", color))
         ends.sort()
         heights = spread(np.array([height for height, _, _ in ends]), gap=0.06)

@@ -65,16 +65,15 @@ def _headline(run: Run) -> Markup:
            *([join("fixed design ", tag("code", run.design))] if run.design else []),
            f"seed {c.get('seed', '?')}", f"sandbox={c.get('sandbox', 'process')}"]  # fmt: skip
     done, wanted, limit = len(run.metrics), c.get("steps", 0), c.get("tokens", 0)
-    state = f"{done} of {wanted} steps so far"
-    if done >= wanted or 0 < limit <= run.tokens:
-        state = f"{done} steps"
+    over = done >= wanted or 0 < limit <= run.tokens
+    state = f"{done} steps" if over else f"{done} of {wanted} steps so far"
+    state += f", {run.tokens:,} sampled tokens"
     tiles = [_gain_tile(run, "Held-out accuracy, T = 1", 1.0), _gain_tile(run, "Held-out accuracy, greedy", 0.0)]
     if run.metrics:
         valid, calls = run.column("designs/valid"), run.column("calls")
         if not run.design:
             tiles.append(_tile("Valid designs", _arrow(_ends(valid), percent=True), "first and last 5 steps"))
         tiles.append(_tile("Agent calls a step", _arrow(_ends(calls), percent=False), "first and last 5 steps"))
-        tiles.append(_tile("Sampled tokens", f"{run.tokens:,}", f"in training, {run.tokens / done:,.0f} a step"))
     warning = None
     if c.get("sandbox", "process") != "strict":
         warning = tag("p", tag("b", "sandbox=process: "), "programs were not kept from files, network and other "

@@ -30,7 +30,7 @@ p { margin: 4px 0 10px; max-width: 78ch; }
 .warn { border-left: 3px solid var(--designer); padding: 6px 12px; background: var(--panel); }
 svg { display: block; width: 100%; height: auto; stroke-linejoin: round; }
 figure { margin: 8px 0 0; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(185px, 1fr)); gap: 14px; margin-top: 22px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(215px, 1fr)); gap: 14px; margin-top: 22px; }
 .tile { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px; }
 .tile .value { font-size: 25px; font-weight: 650; letter-spacing: -0.01em; font-variant-numeric: tabular-nums; }
 .tile .value small { font-size: 17px; font-weight: 500; color: var(--muted); }

@@ -65,7 +65,9 @@ def test_a_limit_on_tokens_ends_a_run_and_one_that_goes_on_equals_one_that_did_n
     rows = pq.read_table(whole / "traces" / "step_000001.parquet").to_pylist()
     assert {row["role"] for row in rows} == {"executor"} and {row["execution"] for row in rows} == {0, 1, 2, 3}
     page = (whole / "report.html").read_text()
-    assert "Structures that the Designer chose" not in page and f'<p class="note">{last} steps; ' in page
+    assert (
+        "Structures that the Designer chose" not in page and f">{last} steps, {int(sum(each))} sampled tokens; " in page
+    )
     run(parts, cold, f"--tokens={int(sum(each[:3]))}")
     assert [line["step"] for line in metrics(parts)] == [1, 2, 3] and ("final", 3, 1.0, "fixed") in evaluated(parts)
     assert "resumed after step 3" in run(parts, cold, "--tokens=300")
