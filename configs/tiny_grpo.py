@@ -3,12 +3,12 @@
   python -m metaagent_x.train --config=configs/tiny_grpo.py
   python -m metaagent_x.report runs/tiny --beside runs/tiny_grpo
 
-No Designer is asked: every task gets the design below, and the group of a task is its M x N = 1 x 16 executions. The run
-ends when it has sampled as many tokens as a run of configs/tiny.py with seed 0; for another run, `--tokens` (the report
-of that run says how many). Needs what configs/tiny.py needs.
+No Designer is asked: every task gets the design below, and the group of a task is its M x N = 1 x 16 executions. The
+run ends when it has sampled as many tokens as a run of configs/tiny.py with seed 0; for another run, `--tokens` (the
+report of that run says how many). Needs what configs/tiny.py needs.
 
 Expect (1 run, seed 0, 512 held-out tasks, T=1): accuracy 0.41 after the cold start, 0.90 after 139 steps of about 2,400
-tokens; configs/tiny.py reached 0.83 with these tokens. A step takes about 2.5 seconds.
+tokens; configs/tiny.py reached 0.83 with as many tokens. A step takes 2 to 3 seconds.
 """
 
 from configs import tiny
