@@ -188,11 +188,11 @@ async def final(
             side = {"cold": cold, "rl": rl}
             mixed = {"designer": side[designer]["designer"], "executor": side[executor]["executor"]}
             await evaluate(c, tasks, mixed, grader, folder, "cross", step, designer=designer, executor=executor)
-    view = Table(
-        "step", "what", "T", "Designer", "Executor", "accuracy", "math", "code", "valid", title="held-out tasks"
-    )
+    valid = [] if c.rollout.design else ["valid"]
+    heads = ["step", "what", "T", "Designer", "Executor", "accuracy", "math", "code", *valid]
+    view = Table(*heads, title="held-out tasks")
     for r in folder.evaluations():
-        numbers = [f"{r[k]:.3f}" for k in ("accuracy", "accuracy/math", "accuracy/code", "valid")]
+        numbers = [f"{r[k]:.3f}" for k in ("accuracy", "accuracy/math", "accuracy/code", *valid)]
         view.add_row(str(r["step"]), r["name"], f"{r['temperature']:g}", r["designer"], r["executor"], *numbers)
     console.print(view)
 

@@ -1,4 +1,4 @@
-"""Several runs beside each other: held-out accuracy over the tokens that each has sampled, and what the first gains."""
+"""Several runs beside each other: held-out accuracy over the tokens that each has sampled, and the differences."""
 
 from __future__ import annotations
 
