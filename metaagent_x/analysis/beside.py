@@ -31,7 +31,7 @@ def section(runs: Sequence[Run]) -> Markup:
         f"roles sampled in training. Tasks of the evaluations, run by run: {sizes}."
     )
     rows = [_row(run, name, runs[0]) for run, name in zip(runs, names, strict=True)]
-    head = ["", "steps", "sampled tokens", "before RL", "after", "after, greedy",
+    head: list[object] = ["", "steps", "sampled tokens", "before RL", "after", "after, greedy",
             f"against {names[0]}", "the same, greedy"]  # fmt: skip
     paired = (
         "Against: accuracy after RL minus that of the first run, task by task; 95 % intervals by paired bootstrap. "
