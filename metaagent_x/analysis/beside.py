@@ -31,8 +31,8 @@ def section(runs: Sequence[Run]) -> Markup:
         f"roles sampled in training. Tasks of the evaluations, run by run: {sizes}."
     )
     rows = [_row(run, name, runs[0]) for run, name in zip(runs, names, strict=True)]
-    head: list[object] = ["", "steps", "sampled tokens", "before RL", "after", "after, greedy",
-            f"against {names[0]}", "the same, greedy"]  # fmt: skip
+    head: list[object] = ["", "steps", "sampled tokens", "before RL", "after", "after, greedy"]
+    head += [f"against {names[0]}", "the same, greedy"]
     paired = (
         "Against: accuracy after RL minus that of the first run, task by task; 95 % intervals by paired bootstrap. "
         "Runs with other held-out tasks are not compared so."
