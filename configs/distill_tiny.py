@@ -1,0 +1,39 @@
+"""A tiny policy as its own teacher: examples of both roles on generated tasks, on a CPU.
+
+  python -m metaagent_x.serve --config=configs/tiny.py &                 # the cold start of configs/tiny.py
+  python -m metaagent_x.distill --config=configs/distill_tiny.py
+
+The teacher is asked with the student's own prompts: it has never seen a template. What it says wrong is left out, so
+the examples are better than it is. Not measured.
+"""
+
+from configs import tiny
+from metaagent_x.config import Settings, base
+
+
+def get_config() -> Settings:
+    t = tiny.get_config()
+    c = base("teacher", "distill")
+    c.workdir = "runs/distill_tiny"
+    c.steps = 0
+    c.rollout = t.rollout
+    c.rollout.max_prompt_tokens = 1024  # here in bytes: without a tokenizer of its own a job counts bytes
+    c.sft.max_steps = 0
+
+    c.teacher.url = "http://127.0.0.1:8123/v1"
+    c.teacher.model = "policy"
+    c.teacher.concurrency = 64  # as many as the engine decodes together
+
+    c.data.train = (("tiny_math", "", 0.5), ("tiny_code", "", 0.5))
+    c.data.train_size = 6000
+
+    c.distill.designers = 1600
+    c.distill.executors = 14_400
+    c.distill.attempts = 5
+    c.distill.templates = (0, 0)
+    c.distill.quotas.dataset = (("tiny_math", 0.5), ("tiny_code", 0.5))
+    c.distill.same_script = 0.125  # eight structures
+    c.distill.per_task = 8
+    c.distill.near = 1.0  # all generated tasks read alike
+    c.distill.reasoning_chars = 0
+    return c
