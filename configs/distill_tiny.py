@@ -27,11 +27,13 @@ def get_config() -> Settings:
     c.data.train = (("tiny_math", "", 0.5), ("tiny_code", "", 0.5))
     c.data.train_size = 6000
 
-    c.distill.designers = 1600
-    c.distill.executors = 14_400
-    c.distill.attempts = 5
+    c.distill.designers = 800
+    c.distill.executors = 6400
+    c.distill.attempts = 4
     c.distill.templates = (0, 0)
     c.distill.quotas.dataset = (("tiny_math", 0.5), ("tiny_code", 0.5))
+    # Few easy tasks are different ones, and each of them is asked; of the hard ones no more than that.
+    c.distill.quotas.difficulty = (("3", 0.17), ("4", 0.17), ("5", 0.17), ("1", 0.25), ("2", 0.25))
     c.distill.same_script = 0.125  # eight structures
     c.distill.per_task = 8
     c.distill.near = 1.0  # all generated tasks read alike

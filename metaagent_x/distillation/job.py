@@ -62,7 +62,7 @@ class Job:
         rounds: collections.deque[list[asyncio.Future[Attempt | None]]]
         try:
             while not self.selection.done:
-                while len(rounds) < AHEAD and (drawn := self.plan.draw(d.round, self.selection.has_room)):
+                while len(rounds) < AHEAD and (drawn := self.plan.draw(d.round, self._has_room)):
                     rounds.append(
                         [asyncio.ensure_future(self._attempt(*one, n)) for one in drawn for n in range(d.attempts)]
                     )
@@ -81,6 +81,9 @@ class Job:
             for future in waiting:
                 future.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _has_room(self, dataset: str, task: Task) -> bool:
+        return self.selection.has_room(dataset, attempts.difficulty(task))
 
     def _fold(self, made: list[Attempt | None]) -> None:
         """Takes the tasks of which every attempt was made."""

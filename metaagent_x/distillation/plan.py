@@ -12,7 +12,7 @@ from metaagent_x.tasks.task import Rubric, Task
 
 
 class Plan:
-    """Every task once, datasets by their shares; one whose quota is full is asked no more.
+    """Every task once, datasets by their shares; what a full quota would leave out is not asked any more.
 
     Args:
       sources: dataset -> its tasks. shares: dataset -> share of the tasks asked, while all have room.
@@ -24,23 +24,31 @@ class Plan:
             return hashlib.blake2b(repr((seed, pair[0].id)).encode(), digest_size=8).digest()
 
         self._queues = {name: sorted(pairs, key=place) for name, pairs in sources.items()}
-        self._shares, self._drawn = dict(shares), dict.fromkeys(sources, 0)
+        self._shares = dict(shares)
+        self._place, self._drawn = dict.fromkeys(sources, 0), dict.fromkeys(sources, 0)
 
-    def draw(self, count: int, has_room: Callable[[str], bool]) -> list[tuple[str, Task, Rubric]]:
-        """The next tasks with their datasets; fewer than `count` only if no dataset with room has more.
+    def draw(self, count: int, has_room: Callable[[str, Task], bool]) -> list[tuple[str, Task, Rubric]]:
+        """The next tasks with their datasets; fewer than `count` only if no dataset has more that are wanted.
 
         Args:
-          has_room: whether tasks of a dataset are still wanted.
+          has_room: whether a task of a dataset is still wanted. One that is not is passed over for good.
         """
         out: list[tuple[str, Task, Rubric]] = []
         while len(out) < count:
-            able = [name for name, queue in self._queues.items() if self._drawn[name] < len(queue) and has_room(name)]
+            able = [name for name in self._queues if self._has_next(name, has_room)]
             if not able:
                 break
             name = min(able, key=lambda name: (self._drawn[name] + 1) / self._shares[name])
-            out.append((name, *self._queues[name][self._drawn[name]]))
+            out.append((name, *self._queues[name][self._place[name]]))
+            self._place[name] += 1
             self._drawn[name] += 1
         return out
+
+    def _has_next(self, name: str, has_room: Callable[[str, Task], bool]) -> bool:
+        queue = self._queues[name]
+        while self._place[name] < len(queue) and not has_room(name, queue[self._place[name]][0]):
+            self._place[name] += 1
+        return self._place[name] < len(queue)
 
 
 def clean(

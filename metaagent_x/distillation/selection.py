@@ -74,9 +74,14 @@ class Selection:
     def done(self) -> bool:
         return all(map(self.full, ROLES))
 
-    def has_room(self, dataset: str) -> bool:
-        """Whether tasks of a dataset can still add anything."""
-        return any(not self.full(role) and self._below(role, "dataset", dataset) for role in ROLES)
+    def has_room(self, dataset: str, difficulty: str = "") -> bool:
+        """Whether a task of that dataset and difficulty can still add anything."""
+        return any(
+            not self.full(role)
+            and self._below(role, "dataset", dataset)
+            and self._below(role, "difficulty", difficulty)
+            for role in ROLES
+        )
 
     def add(self, attempts: Sequence[Attempt]) -> None:
         """Takes what it wants of all attempts at one task."""

@@ -144,8 +144,9 @@ def _completion(answer: Any, url: str) -> Completion:
 def _usage(reported: Any) -> tuple[int, int] | None:
     if not isinstance(reported, dict):
         return None
-    counts = reported.get("prompt_tokens"), reported.get("completion_tokens")
-    return counts if all(isinstance(n, int) and n >= 0 for n in counts) else None
+    prompt, completion = reported.get("prompt_tokens"), reported.get("completion_tokens")
+    both = isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0
+    return (prompt, completion) if both else None
 
 
 def _short(problems: Sequence[str]) -> str:

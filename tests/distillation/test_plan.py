@@ -13,6 +13,10 @@ def pairs(*prompts, name="a"):
     return [(Task(f"{name}/{i}", "math", p), Rubric(f"{name}/{i}", "math", gold=("1",))) for i, p in enumerate(prompts)]
 
 
+def always(*_):
+    return True
+
+
 def names(drawn):
     return [name for name, *_ in drawn]
 
@@ -20,18 +24,22 @@ def names(drawn):
 def test_every_task_is_drawn_once_by_shares_and_a_full_dataset_no_more():
     sources = {"a": pairs(*"pqrstu"), "b": pairs(*"vwxyz", name="b")}
     plan = Plan(sources, {"a": 0.75, "b": 0.25}, seed=0)
-    first = plan.draw(4, lambda _: True)
+    first = plan.draw(4, always)
     assert sorted(names(first)) == ["a", "a", "a", "b"]
-    rest = plan.draw(99, lambda name: name == "b")
-    assert names(rest) == ["b"] * 4
-    last = plan.draw(99, lambda _: True)
-    ids = [task.id for _, task, _ in (*first, *rest, *last)]
-    assert sorted(ids) == sorted({t.id for p in sources.values() for t, _ in p}) and plan.draw(1, lambda _: True) == []
+    rest = plan.draw(99, always)
+    ids = [task.id for _, task, _ in (*first, *rest)]
+    assert sorted(ids) == sorted({t.id for p in sources.values() for t, _ in p}) and plan.draw(1, always) == []
+
+
+def test_what_has_no_room_is_passed_over():
+    plan = Plan({"a": pairs(*"pqrstu"), "b": pairs(*"vwxyz", name="b")}, {"a": 0.75, "b": 0.25}, seed=0)
+    drawn = plan.draw(99, lambda name, task: name == "b" and task.prompt != "x")
+    assert sorted(task.prompt for _, task, _ in drawn) == ["v", "w", "y", "z"]
 
 
 def test_the_order_follows_from_the_seed():
     def order(seed):
-        return [task.id for _, task, _ in Plan({"a": pairs(*"pqrstuvw")}, {"a": 1.0}, seed).draw(8, lambda _: True)]
+        return [task.id for _, task, _ in Plan({"a": pairs(*"pqrstuvw")}, {"a": 1.0}, seed).draw(8, always)]
 
     assert order(0) == order(0) != order(1)
 

@@ -127,3 +127,9 @@ def test_a_dataset_has_room_until_its_quota_of_both_roles_is_full():
     assert chosen.has_room("sums") and chosen.has_room("other")
     chosen.add([attempt("b", 0, "reply")])
     assert not chosen.has_room("sums") and chosen.has_room("other") and not chosen.done
+
+
+def test_a_difficulty_has_room_until_its_quota_of_both_roles_is_full():
+    chosen = selection(2, 2, quotas={"difficulty": {"easy": 0.5}})
+    chosen.add([attempt("a", 0, "reply", difficulty="easy")])
+    assert not chosen.has_room("sums", "easy") and chosen.has_room("sums", "hard")
