@@ -43,6 +43,8 @@ from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks import datasets
 from metaagent_x.tasks.datasets import DatasetError
 
+STOPPED = "stopped"  # by a signal or a failure
+
 console = Console()
 say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
 
@@ -97,13 +99,14 @@ def uncontaminated(c: config.Settings, pools: data.Pools) -> dict[str, datasets.
 
 
 async def distill(c: config.Settings, plan: Plan, folder: Path) -> None:
-    """The whole job: attempts until enough is chosen, then the files. Whatever ends it, the files are written."""
+    """The whole job: attempts until enough is chosen, then the files. They are written whatever ends it, unless it is
+    stopped before it has come as far as the files that are there."""
     began, journal, grader, teacher = time.perf_counter(), Journal(folder), assemble.grader(c), assemble.teacher(c)
     prices = Prices(c.teacher.prompt_price, c.teacher.completion_price)
     meter = Meter(prices, c.distill.budget, journal.usage, note=journal.spend)
     if journal.found:
         say(f"found {journal.found} attempts, which are not made again")
-    ended = "stopped"
+    ended = STOPPED
     with progress(c) as bars:
         job = Job(c, plan, teacher, grader, journal, meter, tell=functools.partial(show, bars))
         try:
@@ -111,7 +114,8 @@ async def distill(c: config.Settings, plan: Plan, folder: Path) -> None:
         finally:
             beyond = len(journal.attempts) - len(job.folded)
             figures = summary.summarise(job.folded, job.selection, meter.usage, prices, ended=ended, beyond=beyond)
-            write(folder, figures, job.selection.examples)
+            if ended != STOPPED or figures["tasks"] >= tasks_written(folder):
+                write(folder, figures, job.selection.examples)
             journal.close()
             grader.close()
             await to_the_end(teacher.close())
@@ -150,6 +154,12 @@ def show(bars: Progress, job: Job, made: bool | None) -> None:
         f"{chosen['executor']}, {(u.prompt + u.completion) / 1e6:.2f} M tokens, cost {job.meter.spent:.2f}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
+
+
+def tasks_written(folder: Path) -> int:
+    """How many tasks the files in the folder were chosen from."""
+    path = folder / "summary.json"
+    return json.loads(path.read_text())["tasks"] if path.exists() else 0
 
 
 def write(folder: Path, figures: Mapping[str, Any], examples: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

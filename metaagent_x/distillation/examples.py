@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from metaagent_x.mas.parse import THOUGHT
 from metaagent_x.mas.records import Call
 from metaagent_x.tasks.task import Verdict
 
@@ -67,6 +68,12 @@ def reviewed(text: str) -> bool | None:
 
 
 def chat_messages(system: str, turns: Sequence[str]) -> list[dict[str, str]]:
-    """The common chat form: the system turn, if any, then user and assistant by turns."""
+    """The common chat form: the system turn, if any, then user and assistant by turns. The student answers without
+    thinking first, so a block of thoughts that begins a reply is left out."""
     head = [{"role": "system", "content": system}] if system else []
-    return head + [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(turns)]
+    return head + [
+        {"role": "assistant", "content": THOUGHT.sub("", text).lstrip("\n")}
+        if i % 2
+        else {"role": "user", "content": text}
+        for i, text in enumerate(turns)
+    ]

@@ -85,9 +85,8 @@ async def test_a_right_teacher_gives_examples_of_both_roles_in_the_students_word
         asked[0]["content"].startswith(full.designer_system)
         and "systems that worked for other tasks" in asked[0]["content"]
     )
-    assert job.meter.usage == Usage(
-        8 + 2 * (len(teacher.bodies) // 2 - 4), 100 * len(teacher.bodies), 20 * len(teacher.bodies)
-    )
+    n = job.meter.usage.requests
+    assert 8 <= n <= len(teacher.bodies) and job.meter.usage == Usage(n, 100 * n, 20 * n)
 
 
 async def test_what_is_wrong_or_malformed_is_left_out_and_counted(tmp_path):
@@ -170,7 +169,7 @@ async def test_the_budget_stops_what_is_not_begun_and_more_of_it_goes_on_to_the_
     with ScriptedTeacher(adds) as teacher:
         c = settings(teacher, budget=1000.0)  # an attempt costs 240; four may be in flight
         ended, job = await distilled(c, tmp_path / "a", tasks=12)
-        assert ended == SPENT and 1000 <= job.meter.spent <= 1000 + 3 * 240
+        assert ended == SPENT and 1000 <= job.meter.spent < 1000 + 4 * 240
         assert len(job.selection.examples["executor"]) >= 3
         c.distill.budget = 0.0
         ended, job = await distilled(c, tmp_path / "a", tasks=12)

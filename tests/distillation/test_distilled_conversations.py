@@ -60,6 +60,11 @@ def test_turns_of_one_memory_are_one_conversation_and_a_missing_system_text_is_n
     ]  # fmt: skip
 
 
+def test_thoughts_before_a_reply_are_not_taught():
+    (_, said) = chat_messages("", ["q", "<think>\nwell, well\n</think>\n\nIt is 7. <think>not this</think>"])
+    assert said["content"] == "It is 7. <think>not this</think>"
+
+
 async def learned(script, reply):
     """(agent, last text) of what is learned from a script whose agents answer by `reply(request)`, and what is not."""
 
