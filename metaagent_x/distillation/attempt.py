@@ -62,6 +62,22 @@ class Attempt:
         return self.usage["completion"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """One attempt as it was played.
+
+    Attributes:
+      design, execution: None if the design could not be run. reason: "" if right, else why nothing can be learned.
+      examples: of a right attempt, without what is known of its task. left_out: conversations that are none, by reason.
+    """
+
+    design: Design
+    execution: Execution | None
+    reason: str
+    examples: Sequence[Mapping[str, Any]] = ()
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
 def difficulty(task: Task) -> str:
     """What the dataset says of a task, as text."""
     return str(task.metadata.get("difficulty", task.metadata.get("level", "")))
@@ -69,33 +85,28 @@ def difficulty(task: Task) -> str:
 
 async def play(
     player: Player, student: PromptSet, grader: GraderProtocol, task: Task, rubric: Rubric, number: int
-) -> tuple[Design, Execution | None, str, list[Mapping[str, Any]], collections.Counter[str]]:
+) -> Played:
     """Makes one attempt.
 
     Args:
       player: plays both roles with the teacher, told what the teacher is told.
       student: what the student's Designer is told instead. rubric: goes to the grader and nowhere else.
-
-    Returns:
-      (design, execution or None, reason or "" if right, examples, conversations left out by reason). Examples hold
-      neither where they come from nor what they cost.
     """
     design = await player.design(task, number)
     if reason := _bad_design(design):
-        return design, None, reason, [], collections.Counter()
+        return Played(design, None, reason)
     execution = await player.execute(task, design, number, 0)
     if execution.status != "void":
         forbid = player.settings.forbid_answer_in_script
         execution.verdict = await judge(grader, rubric, execution, forbid_answer_in_script=forbid)
     if reason := _bad_execution(execution):
-        return design, execution, reason, [], collections.Counter()
+        return Played(design, execution, reason)
     assert design.call is not None
     told = [student.designer_user(task), design.call.text]
-    examples = [
-        {"role": "designer", "agent": "designer", "path": "", "messages": chat_messages(student.designer_system, told)}
-    ]
-    kept, left_out = await _executor_examples(grader, rubric, execution)
-    return design, execution, "", [*examples, *kept], left_out
+    first = {"role": "designer", "agent": "designer", "path": ""}
+    kept, left_out = await executor_examples(grader, rubric, execution)
+    examples = [first | {"messages": chat_messages(student.designer_system, told)}, *kept]
+    return Played(design, execution, "", examples, left_out)
 
 
 def _bad_design(design: Design) -> str:
@@ -104,6 +115,8 @@ def _bad_design(design: Design) -> str:
     assert design.call is not None
     if design.call.finish_reason == "length":
         return "design cut off"
+    if design.call.prompt_cut:
+        return "prompt cut"
     if design.problem:
         return "no script" if design.problem == "no_script" else "script does not lint"
     assert design.script is not None
@@ -126,7 +139,7 @@ def _bad_execution(execution: Execution) -> str:
     return ""
 
 
-async def _executor_examples(
+async def executor_examples(
     grader: GraderProtocol, rubric: Rubric, execution: Execution
 ) -> tuple[list[Mapping[str, Any]], collections.Counter[str]]:
     """The conversations of a right execution that should be learned; the others counted by reason."""
@@ -154,8 +167,7 @@ async def _executor_examples(
 
 
 def attempt_of(
-    task: Task, dataset: str, number: int, templates: Sequence[str], usage: Usage,
-    played: tuple[Design, Execution | None, str, list[Mapping[str, Any]], collections.Counter[str]],
+    task: Task, dataset: str, number: int, templates: Sequence[str], usage: Usage, played: Played,
     provenance: Mapping[str, Any],
 ) -> Attempt:  # fmt: skip
     """The record of an attempt that was played.
@@ -163,25 +175,26 @@ def attempt_of(
     Args:
       provenance: what is the same for all attempts of a job (teacher, seed, sampling, ...).
     """
-    design, execution, reason, examples, left_out = played
+    design, execution = played.design, played.execution
     verdict = execution.verdict if execution else None
     structure = execution.structure if execution else ""
-    detail = design.problem or (execution.reason if execution else "") or (verdict.reason if verdict else "")
+    level = difficulty(task)
     origin = {
         "format": FORMAT, **provenance, "attempt": number, "templates": list(templates),
         "usage": dataclasses.asdict(usage), "verdict": dataclasses.asdict(verdict) if verdict else None,
     }  # fmt: skip
-    about = {
-        "kind": task.kind, "task_id": task.id, "dataset": dataset, "difficulty": difficulty(task),
-        "structure": structure,
-    }  # fmt: skip
-    whole = []
-    for example in examples:
-        rest = {key: value for key, value in example.items() if key not in ("messages", "path")}
-        whole.append(
-            {"messages": example["messages"], **rest, **about, "provenance": {**origin, "path": example["path"]}}
-        )
+    examples = [
+        {
+            "messages": example["messages"], "role": example["role"], "agent": example["agent"], "kind": task.kind,
+            "task_id": task.id, "dataset": dataset, "difficulty": level, "structure": structure,
+            "provenance": {**origin, "path": example["path"]},
+        }
+        for example in played.examples
+    ]  # fmt: skip
     return Attempt(
-        task.id, dataset, task.kind, difficulty(task), number, list(templates), reason, detail, structure,
-        design.script or "", dataclasses.asdict(usage), whole, dict(left_out),
+        task_id=task.id, dataset=dataset, kind=task.kind, difficulty=level, number=number, templates=list(templates),
+        reason=played.reason,
+        detail=design.problem or (execution.reason if execution else "") or (verdict.reason if verdict else ""),
+        structure=structure, script=design.script or "", usage=dataclasses.asdict(usage), examples=examples,
+        left_out=dict(played.left_out),
     )  # fmt: skip

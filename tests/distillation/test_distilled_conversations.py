@@ -3,7 +3,7 @@
 import pytest
 
 from metaagent_x import mas
-from metaagent_x.distillation.attempt import _executor_examples
+from metaagent_x.distillation.attempt import executor_examples
 from metaagent_x.distillation.examples import chat_messages, conversations, reviewed, why_left_out
 from metaagent_x.mas.records import Call
 from metaagent_x.rollout.rehearsal import right_answer
@@ -77,7 +77,7 @@ async def learned(script, reply):
     grader = Grader()
     execution = await mas.run_script(mas.Script.of(script), SUM[0], chat)
     assert (await grader.grade(SUM[1], execution.answer)).correct
-    examples, left_out = await _executor_examples(grader, SUM[1], execution)
+    examples, left_out = await executor_examples(grader, SUM[1], execution)
     grader.close()
     return [(e["agent"], e["messages"][-1]["content"]) for e in examples], dict(left_out)
 
