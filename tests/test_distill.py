@@ -15,6 +15,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "distillation"))
 from scripted_teacher import DESIGN, Reply, ScriptedTeacher
 
+from metaagent_x.rollout.rehearsal import right_answer
+from metaagent_x.tasks import datasets
+
 ROOT = Path(__file__).parents[1]
 CONFIG = """
 from metaagent_x.config import base
@@ -95,3 +98,42 @@ def test_a_job_that_is_killed_goes_on_and_pays_for_no_finished_attempt_twice(tmp
     figures = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("killed", "whole")]
     assert figures[0]["right"] == figures[1]["right"] and figures[0]["chosen"] == figures[1]["chosen"]
     assert "found 0" not in whole.stdout and (tmp_path / "killed" / "summary.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / "../shared/data/polaris").is_dir(), reason="real rows are not beside this checkout")
+def test_real_rows_become_examples_in_the_terms_of_configs_distill(tmp_path):
+    """Math and code as they are published, decontaminated, with the real tokenizer; the teacher knows the answers."""
+    shared = ROOT / "../shared"
+    train = (
+        ("polaris", str(shared / "data/polaris"), 0.5),
+        ("apps", str(shared / "data/apps/train.jsonl"), 0.5),
+    )
+    answers = [
+        (task.prompt, right_answer(rubric)) for name, path, _ in train for task, rubric in datasets.load(name, path)
+    ]
+
+    def knows(body):
+        if "You design" in body["messages"][0]["content"]:
+            return Reply(DESIGN.format("answer = solver('forward')(task)"), usage=(2000, 60))
+        text = body["messages"][-1]["content"]
+        return Reply(next(answer for prompt, answer in answers if prompt in text), usage=(500, 90))
+
+    with ScriptedTeacher(knows) as teacher:
+        done = ended([
+            sys.executable, "-m", "metaagent_x.distill", "--config=configs/distill.py", f"--workdir={tmp_path / 'w'}",
+            f"--config.teacher.url={teacher.url}", "--config.teacher.model=wise", f"--config.data.train={train!r}",
+            f"--config.tokenizer={shared / 'tokenizer_qwen3'}", "--config.distill.designers=8",
+            "--config.distill.executors=12", "--config.distill.attempts=1", "--config.distill.round=4",
+            "--config.distill.quotas.dataset=()", "--config.distill.quotas.structure=()",
+            "--config.distill.same_script=1.0", "--config.batch=2", "--config.teacher.prompt_price=0.3",
+            f"--config.distill.benchmarks=(('aime25', '{shared / 'data/aime25'}'),)",
+        ])  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    examples = [json.loads(line) for line in (tmp_path / "w/executor.jsonl").read_text().splitlines()]
+    assert {(e["dataset"], e["kind"]) for e in examples} == {("polaris", "math"), ("apps", "code")}
+    assert len(examples) == 12 and all(e["difficulty"] for e in examples)
+    figures = json.loads((tmp_path / "w/summary.json").read_text())
+    assert (
+        figures["cost"] == round((figures["usage"]["prompt"]) * 0.3 / 1e6, 6) and figures["usage"]["counted_here"] == 0
+    )
