@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "distillation"))
 from scripted_teacher import DESIGN, Reply, ScriptedTeacher
 
 from metaagent_x.rollout.rehearsal import right_answer
 from metaagent_x.tasks import datasets
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIG = """
 from metaagent_x.config import base
 
