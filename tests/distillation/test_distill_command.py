@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from scripted_teacher import DESIGN, Reply, ScriptedTeacher
 
 from metaagent_x.rollout.rehearsal import right_answer
