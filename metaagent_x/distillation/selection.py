@@ -21,6 +21,7 @@ from typing import Any
 from metaagent_x import mas
 from metaagent_x.distillation.attempt import Attempt
 from metaagent_x.distillation.near import Seen
+from metaagent_x.tasks import syntax
 
 ROLES = ("designer", "executor")
 FIELDS = ("dataset", "structure", "difficulty")  # that quotas may be about
@@ -144,7 +145,7 @@ def said(example: Example) -> str:
 def spelled(script: str) -> str:
     """One spelling of a script: layout and comments do not matter, styles and roles do."""
     try:
-        return ast.unparse(ast.parse(script))
+        return ast.unparse(syntax.parse(script, "script"))
     except (SyntaxError, ValueError, RecursionError):
         return script
 
