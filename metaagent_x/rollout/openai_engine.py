@@ -145,8 +145,9 @@ def _usage(reported: Any) -> tuple[int, int] | None:
     if not isinstance(reported, dict):
         return None
     prompt, completion = reported.get("prompt_tokens"), reported.get("completion_tokens")
-    both = isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0
-    return (prompt, completion) if both else None
+    if not (isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0):
+        return None
+    return prompt, completion
 
 
 def _short(problems: Sequence[str]) -> str:
