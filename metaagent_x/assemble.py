@@ -25,6 +25,7 @@ from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.fleet import Attached, Host, Weights
 from metaagent_x.rollout.jax_engine import JaxEngine
 from metaagent_x.rollout.openai_engine import OpenAIEngine
+from metaagent_x.rollout.pace import Pace
 from metaagent_x.rollout.play import chat_for, read_design
 from metaagent_x.rollout.rehearsal import Rehearsal
 from metaagent_x.rollout.tree import Trajectory
@@ -244,6 +245,23 @@ def openai_engine(config: Settings) -> OpenAIEngine:
     )  # fmt: skip
 
 
+def check_tokenizer(config: Settings) -> None:
+    """Raises ConfigError if the tokenizer cannot be read."""
+    try:
+        chat_for(config.tokenizer)
+    except ValueError as error:
+        raise ConfigError(f"tokenizer={config.tokenizer!r}: {error}") from error
+
+
+def teacher(config: Settings) -> OpenAIEngine:
+    """The endpoint of the group `teacher`, within its limits, with the key in OPENAI_API_KEY."""
+    t = config.teacher
+    return OpenAIEngine(
+        t.url, t.model, chat_for(config.tokenizer), connections=t.concurrency, timeout_s=t.timeout_s, tries=t.tries,
+        pace=Pace(t.requests_per_minute, t.tokens_per_minute),
+    )  # fmt: skip
+
+
 def rehearsal(config: Settings, pools: Pools, version: int = 0) -> dict[str, Engine]:
     """One scripted engine for both roles that knows the tasks of every step; never a stand-in for a trained policy."""
     tasks = [pair for step in range(config.steps) for pair in pools.train.batch_at(step)]
@@ -286,9 +304,7 @@ def contain(config: Settings) -> str:
 
 def check_vocabulary(config: Settings, model: Qwen3Config) -> None:
     """Raises ConfigError if the tokenizer cannot be read or knows ids that the embedding has no row for."""
-    try:
-        n = chat_for(config.tokenizer).vocab_size
-    except ValueError as error:
-        raise ConfigError(f"tokenizer={config.tokenizer!r}: {error}") from error
+    check_tokenizer(config)
+    n = chat_for(config.tokenizer).vocab_size
     if n > model.vocab_size:
         raise ConfigError(f"tokenizer {config.tokenizer!r} has {n} ids but model.vocab_size is {model.vocab_size}")

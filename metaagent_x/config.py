@@ -223,7 +223,44 @@ def base(*groups: str) -> Settings:
     return c
 
 
-GROUPS: dict[str, Callable[[], Settings]] = {}  # what single jobs need beyond training
+def _teacher() -> Settings:
+    """Whose answers `distill` keeps: any endpoint of OpenAI's protocol. Its key stands in OPENAI_API_KEY."""
+    t: Settings = ml_collections.ConfigDict()
+    t.url = ""  # up to and with the version: https://HOST/v1
+    t.model = ""  # its name there
+    t.prompt_price = 0.0  # of a million tokens, in the currency of distill.budget
+    t.completion_price = 0.0
+    t.requests_per_minute = 0  # limits of the endpoint; 0: none
+    t.tokens_per_minute = 0
+    t.concurrency = 32  # attempts, and requests, at a time
+    t.timeout_s = 600.0  # one try of a request
+    t.tries = 8  # of one request
+    return t
+
+
+def _distill() -> Settings:
+    d: Settings = ml_collections.ConfigDict()
+    d.designers = 3000  # examples wanted
+    d.executors = 8000
+    d.attempts = 4  # designs a task, each played once; the best right one is kept
+    d.templates = (2, 3)  # workflow templates shown to the teacher's Designer, fewest and most; (0, 0): none
+    d.round = 64  # tasks between two looks at what is still wanted
+    d.budget = 0.0  # nothing more is begun once so much is spent; 0: no limit
+    d.quotas = ml_collections.ConfigDict()  # ((value, most share of each role's examples), ...); (): no limit
+    d.quotas.dataset = ()  # as named in data.train
+    d.quotas.structure = ()  # of mas.classify
+    d.quotas.difficulty = ()
+    d.same_script = 0.1  # most share of Designer examples with one script
+    d.replies = 1  # right replies to one prompt, the shortest first
+    d.per_task = 6  # Executor examples of one task at most
+    d.near = 0.8  # Jaccard index of 5-word shingles from which on two examples are the same; 1.0: only if equal
+    d.reasoning_chars = 80  # that a Designer must say besides its script
+    d.benchmarks = ()  # (name, path): tasks that share 13 words in a row with one of these are never asked
+    return d
+
+
+# What single jobs need beyond training.
+GROUPS: dict[str, Callable[[], Settings]] = {"teacher": _teacher, "distill": _distill}
 
 
 CHOICES = {
@@ -264,6 +301,11 @@ AT_LEAST = {
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
     "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0, "engine.servers": 0,
     "engine.request_timeout_s": 0.1, "engine.push_timeout_s": 0.1, "engine.start_timeout_s": 1,
+    "teacher.prompt_price": 0, "teacher.completion_price": 0, "teacher.requests_per_minute": 0,
+    "teacher.tokens_per_minute": 0, "teacher.concurrency": 1, "teacher.timeout_s": 0.1, "teacher.tries": 1,
+    "distill.designers": 0, "distill.executors": 0, "distill.attempts": 1, "distill.round": 1, "distill.budget": 0,
+    "distill.same_script": 0, "distill.replies": 1, "distill.per_task": 1, "distill.near": 0,
+    "distill.reasoning_chars": 0,
     "guard.window": 1, "guard.max_roll_backs": 0, "guard.nonfinite": 0, "guard.dumps": 0, "guard.heartbeat_s": 0.01,
     **{f"guard.{name}_s": 0 for name in PHASES},
 }  # fmt: skip
@@ -315,6 +357,8 @@ def validate(c: Settings) -> None:
     if c.learner.aggregate == "constant" and c.learner.constant_denominator <= 0:
         raise ConfigError("learner.aggregate='constant' needs learner.constant_denominator above 0 (tokens per update)")
     _check_data(c)
+    if "distill" in c:
+        _check_distill(c)
 
 
 def _check_fields(c: Settings, reference: Settings, prefix: str) -> None:
@@ -362,6 +406,43 @@ def _check_data(c: Settings) -> None:
         raise ConfigError(
             f"data.hold_out={c.data.hold_out} and data.dev={c.data.dev!r}: dev tasks are held out of the training sets "
             "or come from sets of their own, not both; set one of the two to 0 or ()"
+        )
+
+
+def _check_distill(c: Settings) -> None:
+    d, t = c.distill, c.teacher
+    if not _is_address(t.url) or not t.model:
+        raise ConfigError(
+            f"teacher.url={t.url!r} and teacher.model={t.model!r}: name the endpoint, up to and with its version "
+            "('https://HOST/v1'), and the model"
+        )
+    if d.designers + d.executors == 0:
+        raise ConfigError("distill.designers=0 and distill.executors=0: there is nothing to do; raise one")
+    if (
+        len(d.templates) != 2
+        or not all(type(n) is int for n in d.templates)
+        or not 0 <= d.templates[0] <= d.templates[1]
+    ):
+        raise ConfigError(f"distill.templates={d.templates!r} must be the fewest and the most to show, such as (2, 3)")
+    for field, quotas in d.quotas.items():
+        for entry in quotas:
+            if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str) and 0 < entry[1] <= 1):
+                raise ConfigError(
+                    f"distill.quotas.{field} holds {entry!r}; every entry must be (value, share), such as "
+                    "('single', 0.4)"
+                )
+    names = {name for name, _, _ in c.data.train}
+    if unknown := next((name for name, _ in d.quotas.dataset if name not in names), None):
+        raise ConfigError(f"distill.quotas.dataset names {unknown!r}, which is not in data.train: {sorted(names)}")
+    for entry in d.benchmarks:
+        if not (isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in entry)):
+            raise ConfigError(
+                f"distill.benchmarks holds {entry!r}; every entry must be (name, path), path '' for data/"
+            )
+    if d.budget and not (t.prompt_price or t.completion_price):
+        raise ConfigError(
+            f"distill.budget={d.budget} with teacher.prompt_price=0 and teacher.completion_price=0 would never be "
+            "spent; say what a million tokens cost"
         )
 
 

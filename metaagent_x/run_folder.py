@@ -7,6 +7,7 @@ evaluations.jsonl    one object an evaluation
 changes.jsonl        settings that were changed under way: after which step, from what, to what
 roll_backs.jsonl     where the run went back after a collapse, and why
 gate.json            what the headroom gate measured
+attempts.jsonl, usage.jsonl, designer.jsonl, executor.jsonl, summary.json, summary.html: of `distill`
 alerts.jsonl         one object for everything that a guard found wrong, see `guards.Alert`
 tensorboard/         the same metrics as curves
 model/               the network's config.json and the tokenizer's files: with a checkpoint, all that an export needs
@@ -37,10 +38,16 @@ RESUMABLE_CHANGES = frozenset(
     {
         "workdir", "steps", "tokens", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.best",
         "sft.cache", "engine.python", "engine.urls", "engine.servers", "engine.layout", "engine.memory_share",
+        "teacher.url", "teacher.prompt_price", "teacher.completion_price", "teacher.requests_per_minute",
+        "teacher.tokens_per_minute", "teacher.concurrency", "teacher.timeout_s", "teacher.tries",
+        # Attempts are kept by task and number: what is chosen of them may be decided anew.
+        "distill.designers", "distill.executors", "distill.attempts", "distill.round", "distill.budget",
+        "distill.same_script", "distill.replies", "distill.per_task", "distill.near", "distill.reasoning_chars",
+        "distill.benchmarks",
         "engine.weights_dir", "engine.request_timeout_s", "engine.push_timeout_s", "engine.start_timeout_s",
     }
 )  # fmt: skip
-RESUMABLE_GROUPS = ("guard.",)  # the same of whole groups
+RESUMABLE_GROUPS = ("guard.", "distill.quotas.")  # the same of whole groups
 PROBE_BYTES = 1 << 20
 DESCRIPTION = "model"
 

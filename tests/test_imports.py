@@ -19,6 +19,7 @@ ARROWS = {
     "rollout": {"rollout", "mas", "tasks"},
     "learner": {"learner", "model", "rollout.tree"},
     "analysis": {"analysis", "run_folder", "rollout.traces"},
+    "distillation": {"distillation", "mas", "rollout", "tasks", "analysis.html", "analysis.style"},
     "run_folder": {"config"},
     "watchdog": {"config"},
     "guards": set(),

@@ -47,6 +47,22 @@ def classify(execution: Execution) -> str:
     return "single" if alone else "other"
 
 
+def lineage(execution: Execution) -> tuple[Edges, set[str]]:
+    """What each call knew (path -> {path of a completion: how}), and the paths on the answer's way: its own call and,
+    going back, every call that one of them knew. Of a vote, only the winner."""
+    if not execution.calls:
+        return {}, set()
+    graph = _Graph(execution)
+    way: set[str] = set()
+    front = [graph.last]
+    while front:
+        path = front.pop()
+        if path not in way:
+            way.add(path)
+            front += graph.edges[path]
+    return dict(graph.edges), way
+
+
 def paper_name(structure: str) -> str:
     """The row of the paper's table in which a structure is counted."""
     return PAPER_NAMES.get(structure, structure)

@@ -117,7 +117,7 @@ class Chat:
             begin = ids.index(self._marker[START], at) + 1
             at = ids.index(self._marker[END], begin) if self._marker[END] in ids[begin:] else len(ids)
             role, _, content = self.decode(ids[begin:at]).partition("\n")
-            out.append((role, content.lstrip("\n") if role == "assistant" else content))
+            out.append((role, content.removeprefix("\n\n\n\n") if role == "assistant" else content))  # the think block
         return out
 
     def extend(self, ids: Sequence[int], user: str) -> list[int]:

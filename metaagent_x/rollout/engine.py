@@ -16,6 +16,10 @@ class EngineRefused(ValueError):
     """An engine is not what the job expects (tokenizer, vocabulary, lengths, dtype). Names both values; bad input."""
 
 
+class RequestRefused(EngineFailure):
+    """The engine answers others, but not this request, and would not the next time either."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Sampling:
     """Every sampling parameter, named in every request, so that no model folder's defaults can leak in.
@@ -54,6 +58,7 @@ class Completion:
       version: of the weights that drew them; the oldest, where new ones came while it was drawn.
       text: what was said, by an engine that gives no ids (`ids` and `logprobs` are empty); nothing can be trained on
         it. None: the text is that of the ids.
+      usage: tokens of the prompt and of the completion that an endpoint bills; None if it does not say.
     """
 
     ids: tuple[int, ...]
@@ -61,6 +66,7 @@ class Completion:
     finish_reason: Literal["stop", "length"]
     version: int
     text: str | None = None
+    usage: tuple[int, int] | None = None
 
 
 class Engine(Protocol):

@@ -17,12 +17,14 @@ import httpx2
 
 from metaagent_x.mas.records import CallRequest
 from metaagent_x.rollout.chat import Chat
-from metaagent_x.rollout.engine import Completion, EngineFailure, Sampling
+from metaagent_x.rollout.engine import Completion, EngineFailure, RequestRefused, Sampling
+from metaagent_x.rollout.pace import Pace
 
 KEY = "OPENAI_API_KEY"  # environment variable
 TRIES = 5  # of one request
 BACKOFF_S = 1.0  # before the second try; doubles, times a random factor from 0.5 to 1.5
 LONGEST_WAIT_S = 60.0  # that an endpoint may ask for between two tries
+REFUSALS = (400, 413, 422, 451)  # status codes that are about this request, not about the endpoint
 
 
 class OpenAIEngine:
@@ -31,14 +33,16 @@ class OpenAIEngine:
     Args:
       url: up to and with the version, "https://HOST/v1". model: name of the model there.
       chat: what prompts were made with. key: sent as a bearer token; "" for none; None takes OPENAI_API_KEY.
-      connections: requests at a time. timeout_s: of one try.
+      connections: requests at a time. timeout_s: of one try. tries: of one request.
+      pace: the endpoint's limits per minute, where it has any.
     """
 
     def __init__(
         self, url: str, model: str, chat: Chat, *, key: str | None = None, connections: int = 64,
-        timeout_s: float = 600.0,
+        timeout_s: float = 600.0, tries: int = TRIES, pace: Pace | None = None,
     ):  # fmt: skip
         self.model, self.chat, self.timeout_s, self.version = model, chat, timeout_s, 0
+        self._tries, self._pace = tries, pace or Pace()
         key = os.environ.get(KEY, "") if key is None else key
         self._url = url.rstrip("/") + "/chat/completions"
         self._room = asyncio.Semaphore(connections)
@@ -55,7 +59,8 @@ class OpenAIEngine:
         long as it says (Retry-After).
 
         Raises:
-          EngineFailure: no answer within a few tries, or an answer that is none.
+          RequestRefused: the endpoint will not answer this request, or gave an answer that is none.
+          EngineFailure: no answer within a few tries.
         """
         body = {
             "model": self.model,
@@ -68,17 +73,23 @@ class OpenAIEngine:
             "stream": False,
         }
         problems: list[str] = []
-        while len(problems) < TRIES:
+        while len(problems) < self._tries:
             async with self._room:
+                await self._pace.turn(len(prompt_ids))
                 answer, problem, wait_s = await self._try(body)
             if problem is None:
-                return _completion(answer, self._url)
+                done = _completion(answer, self._url)
+                self._pace.used(done.usage[1] if done.usage else len(self.chat.encode(done.text or "")))
+                return done
             problems.append(problem)
             if wait_s is None:
                 break
-            if len(problems) < TRIES:
+            if len(problems) < self._tries:
                 await asyncio.sleep(wait_s or BACKOFF_S * 2 ** (len(problems) - 1) * random.uniform(0.5, 1.5))
-        raise EngineFailure(f"{self._url}: no answer in {len(problems)} tries: {_short(problems)}")
+        refused = problems[-1].startswith(tuple(f"status {code}:" for code in REFUSALS))
+        raise (RequestRefused if refused else EngineFailure)(
+            f"{self._url}: no answer in {len(problems)} tries: {_short(problems)}"
+        )
 
     async def update_weights(self, params: Any, version: int) -> None:
         """Raises EngineFailure: whose weights these are is not for us to say."""
@@ -103,7 +114,10 @@ class OpenAIEngine:
                 return None, f"not JSON: {response.text[:200]!r}", 0.0
         problem = f"status {response.status_code}: {response.text[:300]}"
         if response.status_code in (408, 429) or response.status_code >= 500:
-            return None, problem, _retry_after(response.headers.get("retry-after", ""))
+            wait_s = _retry_after(response.headers.get("retry-after", ""))
+            if response.status_code == 429:  # meant for whoever asks with this key
+                self._pace.hold(wait_s)
+            return None, problem, wait_s
         return None, problem, None
 
 
@@ -116,15 +130,24 @@ def _retry_after(value: str) -> float:
 
 
 def _completion(answer: Any, url: str) -> Completion:
-    """Raises EngineFailure unless the answer is one whole completion."""
+    """Raises RequestRefused unless the answer is one whole completion."""
     try:
         (choice,) = answer["choices"]
         text, reason = choice["message"]["content"], choice["finish_reason"]
         if not isinstance(text, str) or reason not in ("stop", "length"):
             raise ValueError(f"content of type {type(text).__name__}, finish_reason {reason!r}")
     except (KeyError, TypeError, ValueError) as error:
-        raise EngineFailure(f"{url} gave no whole completion: {type(error).__name__}: {error}") from error
-    return Completion((), (), reason, 0, text=text)
+        raise RequestRefused(f"{url} gave no whole completion: {type(error).__name__}: {error}") from error
+    return Completion((), (), reason, 0, text=text, usage=_usage(answer.get("usage")))
+
+
+def _usage(reported: Any) -> tuple[int, int] | None:
+    if not isinstance(reported, dict):
+        return None
+    prompt, completion = reported.get("prompt_tokens"), reported.get("completion_tokens")
+    if not (isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0):
+        return None
+    return prompt, completion
 
 
 def _short(problems: Sequence[str]) -> str:

@@ -23,6 +23,9 @@ class Mixture:
     Each source is a stream of its own: shuffled, each task once an epoch, shuffled anew every epoch (Grain's random
     access: position -> task). A batch never holds a task twice, also where one epoch ends and the next begins inside
     it: tasks of a new epoch that the batch already holds come a little later in that epoch.
+
+    Attributes:
+      sources: name -> its pairs, in file order.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Mixture:
         counts = _counts(shares, batch)
         if hosts > batch:
             raise DatasetError(f"batch={batch} is less than a task for each of {hosts} hosts; raise it to {hosts}")
+        self.sources = dict(sources)
         self._streams = [_Stream(name, sources[name], counts[name], seed) for name in sources]
         self._host, self._hosts = host, hosts
         owner: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""From a teacher's attempts at tasks to supervised examples of both roles."""
