@@ -26,7 +26,7 @@ _VARIABLES = {
     INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper", ROLE["executor"]: "--executor",
     ROLE["designer"]: "--designer", **{color: f"--series-{i}" for i, color in enumerate(SERIES)},
 }  # fmt: skip
-_STYLE: Any = {
+STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "font.family": "sans-serif", "font.size": 10, "text.color": INK,
     "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.linewidth": 0.8, "axes.spines.top": False,
     "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True, "axes.grid.axis": "y",
@@ -47,9 +47,9 @@ def learning_curve(
       steps, active, accuracy: one entry a step: its number, who learned, share of right executions.
       points: label -> (step, accuracy) of evaluations on held-out tasks; the first series is drawn as a line.
     """
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(10.2, 3.9, right=0.90)
-        _shade(axes, steps, active)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(10.2, 3.9, right=0.90)
+        shade(axes, steps, active)
         if steps:
             axes.plot(steps, accuracy, ".", color=MUTED, alpha=0.45, markersize=4, clip_on=False)
             axes.plot(steps, rolling_mean(accuracy, WINDOW), color=MUTED, linewidth=1.6)
@@ -64,14 +64,14 @@ def learning_curve(
         axes.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
-        return _svg(figure, "learning", "Accuracy over training steps")
+        return to_svg(figure, "learning", "Accuracy over training steps")
 
 
 def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]) -> Markup:
     """Stacked shares of the structures that ran, smoothed over a few steps, labelled at the right edge."""
     names = sorted(shares, key=lambda n: (n == "invalid", -float(np.nansum(shares[n]))))
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(10.2, 3.3, right=0.80)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(10.2, 3.3, right=0.80)
         layers = np.array([rolling_mean(np.nan_to_num(np.asarray(shares[n], float)), WINDOW) for n in names])
         if len(steps) == 1:  # an area needs two edges
             steps, layers = (steps[0] - 1, steps[0]), np.repeat(layers, 2, axis=1)
@@ -82,15 +82,15 @@ def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]
         axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]), xlabel="step")
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
         axes.grid(False)
-        return _svg(figure, "structures", "Share of each structure over training steps")
+        return to_svg(figure, "structures", "Share of each structure over training steps")
 
 
 def small_curve(
     steps: Sequence[int], series: Mapping[str, Sequence[float]], name: str, *, percent: bool = False
 ) -> Markup:
     """One small chart; several series are told apart by colour and a label at their end."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(3.3, 1.9, left=0.15, right=0.97, bottom=0.2)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(3.3, 1.9, left=0.15, right=0.97, bottom=0.2)
         for label, values in series.items():
             color = ROLE.get(label, INK)
             axes.plot(steps, rolling_mean(values, WINDOW), color=color, linewidth=1.6)
@@ -101,10 +101,11 @@ def small_curve(
         axes.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
         form = ticker.PercentFormatter(1, decimals=0) if percent else ticker.EngFormatter(sep="")
         axes.yaxis.set_major_formatter(form)
-        return _svg(figure, name, name)
+        return to_svg(figure, name, name)
 
 
-def _axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.13, top=0.93) -> tuple[Figure, Axes]:
+def new_axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.13, top=0.93) -> tuple[Figure, Axes]:
+    """A figure of this size in inches, transparent, with one pair of axes at these fractions of it."""
     figure = Figure(figsize=(width, height))
     figure.patch.set_alpha(0)
     axes = figure.add_axes((left, bottom, right - left, top - bottom))
@@ -112,8 +113,8 @@ def _axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.13, 
     return figure, axes
 
 
-def _shade(axes: Axes, steps: Sequence[int], active: Sequence[Sequence[str]]) -> None:
-    """Bands by role; each is named at its top if there is room."""
+def shade(axes: Axes, steps: Sequence[int], active: Sequence[Sequence[str]]) -> None:
+    """Bands by role that learns; each is named at its top if there is room."""
     for first, last, roles in stages(active):
         begin, end = steps[first] - 1, steps[last]
         color = ROLE.get("".join(roles), MUTED)
@@ -167,7 +168,7 @@ def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
     return out
 
 
-def _svg(figure: Figure, name: str, title: str) -> Markup:
+def to_svg(figure: Figure, name: str, title: str) -> Markup:
     """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too."""
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):

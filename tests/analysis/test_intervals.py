@@ -87,5 +87,3 @@ def test_runs_are_paired_by_seed_where_they_can_be():
     assert runs_differ(before, {5: 11.0, 6: 22.0, 7: 33.0}) > 0.5
     assert math.isnan(runs_differ(before, {0: 11.0, 1: 22.0}))
     assert math.isnan(runs_differ(before, before))
-
-
