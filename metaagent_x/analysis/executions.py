@@ -57,6 +57,12 @@ class Executions:
         """Those of a mask [E], or of indices in an order."""
         return Executions(*(getattr(self, f.name)[chosen] for f in dataclasses.fields(self)))
 
+    @staticmethod
+    def joined(parts: Sequence[Executions]) -> Executions:
+        """One after the other; equal tasks of different parts are one task."""
+        names = [f.name for f in dataclasses.fields(Executions)]
+        return Executions(*(np.concatenate([getattr(part, n) for part in parts]) for n in names))
+
     @functools.cached_property
     def tasks(self) -> tuple[np.ndarray, np.ndarray]:
         """(the T distinct tasks, sorted; [E] index of each execution's task among them)."""
@@ -102,14 +108,15 @@ class Sampled:
     advantages: Mapping[str, np.ndarray]
 
 
-def of_evaluation(record: Mapping[str, Any]) -> Executions | None:
-    """The tasks of a record of `evaluations.jsonl`, one execution each; None if it does not tell their structures."""
+def of_evaluation(record: Mapping[str, Any], design: int = 0) -> Executions | None:
+    """The tasks of a record of `evaluations.jsonl`, one execution each, as this design of theirs; None if it does not
+    tell their structures, as those of earlier versions."""
     structures, difficulties = record.get("structures_by_task"), record.get("difficulty_by_task", {})
     if not structures:
         return None
     return Executions.of(
         {"task": task, "structure": structures[task], "difficulty": difficulties.get(task, ""), "correct": correct,
-         "step": record["step"]}
+         "step": record["step"], "design": design}
         for task, correct in record["outcomes"].items() if task in structures
     )  # fmt: skip
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb, to_rgba_array
 from matplotlib.figure import Figure
 
 from metaagent_x.analysis.html import Markup, escape
 from metaagent_x.analysis.statistics import rolling_mean, stages
+from metaagent_x.analysis.style import CSS
 
 WINDOW = 5  # steps in a rolling mean
 
@@ -33,6 +36,7 @@ STYLE: Any = {
     "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8, "xtick.color": MUTED, "ytick.color": MUTED,
     "xtick.major.size": 3, "ytick.major.size": 0,
 }  # fmt: skip
+_NO_METADATA: Any = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 def learning_curve(
@@ -113,13 +117,14 @@ def new_axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.1
     return figure, axes
 
 
-def shade(axes: Axes, steps: Sequence[int], active: Sequence[Sequence[str]]) -> None:
+def shade(axes: Axes, steps: Sequence[int], active: Sequence[Sequence[str]], *, named: bool = True) -> None:
     """Bands by role that learns; each is named at its top if there is room."""
     for first, last, roles in stages(active):
         begin, end = steps[first] - 1, steps[last]
         color = ROLE.get("".join(roles), MUTED)
         axes.axvspan(begin, end, color=color, alpha=0.10, linewidth=0)
-        if (end - begin) / max(1, steps[-1]) > 0.08:
+        inches = axes.get_position().width * axes.figure.get_figwidth() * (end - begin) / max(1, steps[-1])  # type: ignore[union-attr]
+        if named and inches > 0.7:
             axes.text(
                 (begin + end) / 2, 1.015, " and ".join(roles).capitalize(), color=color, ha="center", va="bottom",
                 fontsize=9, transform=axes.get_xaxis_transform(),
@@ -171,8 +176,8 @@ def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
 def to_svg(figure: Figure, name: str, title: str) -> Markup:
     """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too."""
     out = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(out, format="svg", metadata=_NO_METADATA)
     text = out.getvalue()
     text = text[text.index("<svg") :]
     for stand_in, variable in _VARIABLES.items():
@@ -186,3 +191,30 @@ def to_svg(figure: Figure, name: str, title: str) -> Markup:
         r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", rf'<svg role="img" viewBox="\1" aria-label="{escape(title)}">', text
     )
     return Markup(text)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes `path` with the endings .svg and .png, in the colours of the light theme. The figure keeps these."""
+    light = dict(re.findall(r"(--[a-z0-9-]+): (#[0-9a-f]{6})", CSS.split("@media")[0]))
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": path.name}):
+        figure.draw_without_rendering()  # ticks exist from here on
+        _repaint(figure, {stand_in: light[variable] for stand_in, variable in _VARIABLES.items()})
+        figure.patch.set_facecolor(light["--paper"])
+        figure.patch.set_alpha(1)
+        figure.savefig(path.with_suffix(".svg"), metadata=_NO_METADATA)
+        figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
+
+
+def _repaint(figure: Figure, colors: Mapping[str, str]) -> None:
+    """Exchanges colours in all that has been drawn; transparency stays."""
+    known = {to_hex(old): to_rgb(new) for old, new in colors.items()}
+    for artist in figure.findobj():
+        for name in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, put = getattr(artist, f"get_{name}", None), getattr(artist, f"set_{name}", None)
+            if get is None or put is None:
+                continue
+            rows = to_rgba_array(get())
+            if found := [(i, new) for i, row in enumerate(rows) if (new := known.get(to_hex(row[:3]))) is not None]:
+                for i, new in found:
+                    rows[i, :3] = new
+                put(rows if len(rows) > 1 else tuple(rows[0]))

@@ -61,14 +61,15 @@ def by_group(played: Executions) -> dict[tuple[str, str], Executions]:
 
 def over_steps(played: Executions, window: int) -> dict[str, list[tuple[float, float, Estimate]]]:
     """Folded structure, or "invalid" -> [(first step, last step, share)] for every `window` steps. Here all are shares
-    of all executions."""
+    of all executions, and what no execution shows has no interval."""
     out: dict[str, list[tuple[float, float, Estimate]]] = {name: [] for name in (*FOLDED, "invalid")}
     structure = np.array([paper_name(s) for s in played.structure], object)
     part = (played.step - 1) // window
     for number in np.unique(part):
         chosen = part == number
         own, names = played.where(chosen), structure[chosen]
-        found = shares(own.totals(*(names == name for name in out)))
+        counts = own.totals(*(names == name for name in out))
+        found = ratios(counts, counts.sum(1, keepdims=True))
         for name, estimate in zip(out, found, strict=True):
             out[name].append((float(own.step.min()), float(own.step.max()), estimate))
     return out
