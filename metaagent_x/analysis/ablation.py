@@ -24,7 +24,7 @@ class Variant:
     """Runs of equal settings but for the seed.
 
     Attributes:
-      label: what distinguishes it from the others, "designs=8, executions=1"; "all runs" if there are no others.
+      label: what distinguishes it from the others, "M × N = 8 × 1, coupled"; "all runs" if there are no others.
       settings: the fields that differ among the variants. runs: by seed.
     """
 
@@ -47,7 +47,7 @@ def variants(runs: Sequence[Run]) -> list[Variant]:
     for key in dict.fromkeys(keys):
         members = [i for i, other in enumerate(keys) if other == key]
         settings = {f: flat[members[0]].get(f, _ABSENT) for f in varied}
-        label = ", ".join(f"{f}={v}" for f, v in settings.items()) or "all runs"
+        label = _label(settings) or "all runs"
         own = sorted((runs[i] for i in members), key=lambda run: run.config.get("seed", 0))
         out.append(Variant(label, settings, own))
     return out
@@ -100,6 +100,18 @@ def compare(sides: Sequence[Mapping[int, Mapping[str, float]]]) -> list[Comparis
             by_run = runs_differ(own, means)
         out.append(Comparison(figure, over, gain, by_task, by_run))
     return out
+
+
+def _label(settings: Mapping[str, Any]) -> str:
+    """Fields and values, the usual ones in the paper's words."""
+    rest = dict(settings)
+    parts = []
+    if {"designs", "executions"} <= rest.keys():
+        parts.append(f"M × N = {rest.pop('designs')} × {rest.pop('executions')}")
+    for field, form in (("schedule", "{}"), ("policy", "{} policy"), ("stage_length", "K = {}")):
+        if field in rest:
+            parts.append(form.format(rest.pop(field)))
+    return ", ".join([*parts, *(f"{field}={value}" for field, value in rest.items())])
 
 
 def _pooled(side: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

@@ -36,7 +36,6 @@ STYLE: Any = {
     "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8, "xtick.color": MUTED, "ytick.color": MUTED,
     "xtick.major.size": 3, "ytick.major.size": 0,
 }  # fmt: skip
-_NO_METADATA: Any = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 def learning_curve(
@@ -175,15 +174,24 @@ def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
 
 def to_svg(figure: Figure, name: str, title: str) -> Markup:
     """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too."""
+    return inline(draw(figure, name), title)
+
+
+def draw(figure: Figure, name: str) -> str:
+    """The figure as an SVG element in stand-in colours, the same for the same figure and name."""
     out = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure.savefig(out, format="svg", metadata=_NO_METADATA)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
-    text = text[text.index("<svg") :]
+    return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+
+
+def inline(drawn: str, title: str) -> Markup:
+    """What `draw` gave, for a page."""
+    text = drawn
     for stand_in, variable in _VARIABLES.items():
         text = text.replace(stand_in, f"var({variable})")
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' id="[a-z0-9.]+_\d+"', "", text)
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # it would style the whole page
     text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
     text = re.sub(r"font: ((?:[a-z0-9]+ )*)([\d.]+)px [^;\"]*", r"font: \1\2px var(--font)", text)
@@ -193,15 +201,22 @@ def to_svg(figure: Figure, name: str, title: str) -> Markup:
     return Markup(text)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes `path` with the endings .svg and .png, in the colours of the light theme. The figure keeps these."""
+def save(figure: Figure, drawn: str, path: Path) -> None:
+    """Writes `path` with the endings .svg and .png, in the colours of the light theme, which the figure then keeps.
+
+    Args:
+      figure: as it is after `draw`. drawn: what that gave.
+    """
     light = dict(re.findall(r"(--[a-z0-9-]+): (#[0-9a-f]{6})", CSS.split("@media")[0]))
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": path.name}):
-        figure.draw_without_rendering()  # ticks exist from here on
-        _repaint(figure, {stand_in: light[variable] for stand_in, variable in _VARIABLES.items()})
+    colors = {stand_in: light[variable] for stand_in, variable in _VARIABLES.items()}
+    text = drawn.replace(">", f'>\n<rect width="100%" height="100%" fill="{light["--paper"]}"/>', 1)
+    for stand_in, color in colors.items():
+        text = text.replace(stand_in, color)
+    path.with_suffix(".svg").write_text(text, encoding="utf-8")
+    with matplotlib.rc_context(STYLE):
+        _repaint(figure, colors)
         figure.patch.set_facecolor(light["--paper"])
         figure.patch.set_alpha(1)
-        figure.savefig(path.with_suffix(".svg"), metadata=_NO_METADATA)
         figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
 
 

@@ -49,9 +49,10 @@ def structure_bars(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> Figu
       rows: (label, structure -> share, what stands at the right end, e.g. how many tasks). A label that begins with
         "published" is drawn pale.
     """
-    figure, (axes,) = _panels(
-        1, 1, height=0.55 + 0.36 * len(rows), left=_room(label for label, _, _ in rows), right=0.88
-    )
+    left = _room(label for label, _, _ in rows)
+    figure, (axes,) = _panels(1, 1, height=0.55 + 0.36 * len(rows), left=left, head=0.2, right=0.88)
+    names = [name for name in COLORS if any(shares.get(name, 0) for _, shares, _ in rows)]
+    _legend(figure, {name: COLORS[name] for name in names}, left - 0.01, columns=len(names))
     for y, (label, shares, note) in enumerate(rows):
         begin, pale = 0.0, label.startswith("published")
         for name, share in shares.items():
@@ -105,8 +106,7 @@ def learning_curves(panels: Sequence[tuple[str, Mapping[str, Band], bool]], stag
     color = dict(zip(labels, (INK,) if len(labels) == 1 else itertools.cycle(SERIES), strict=False))
     figure, axes = _panels(len(panels), 3, height=2.05, head=0.25 * math.ceil(len(color) / 2) if len(color) > 1 else 0)
     if len(color) > 1:
-        handles = [Line2D([], [], color=c, linewidth=3) for c in color.values()]
-        figure.legend(handles, list(color), loc="upper left", bbox_to_anchor=(0.045, 1), ncols=2, frameon=False)
+        _legend(figure, color, 0.045, columns=2)
     for one, (title, lines, percent) in zip(axes, panels, strict=False):
         if stages:
             shade(one, *stages, named=False)
@@ -145,7 +145,6 @@ def attribution_bars(rows: Sequence[tuple[str, Attribution]]) -> Figure:
     axes.grid(False)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(8, integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}")
-    axes.set_xlabel("tasks newly lost (left) and newly solved (right)")
     return figure
 
 
@@ -236,7 +235,7 @@ def _panels(
     tall = rows * height + head
     figure = Figure(figsize=(_WIDTH, tall))
     figure.patch.set_alpha(0)
-    between = (1.25 if columns == 2 else 0.65) / _WIDTH
+    between = (1.6 if columns == 2 else 0.65) / _WIDTH
     right = right or (0.875 if columns == 2 else 0.985)
     width = (right - left - (columns - 1) * between) / columns
     inside = height - (0.5 if count == 1 else 0.8)  # without title and numbers of the axis
@@ -248,6 +247,15 @@ def _panels(
         axes.patch.set_alpha(0)
         out.append(axes)
     return figure, out
+
+
+def _legend(figure: Figure, colors: Mapping[str, str], left: float, *, columns: int) -> None:
+    """Names with their colours, above all panels."""
+    handles = [Line2D([], [], color=color, linewidth=5) for color in colors.values()]
+    figure.legend(
+        handles, list(colors), loc="upper left", bbox_to_anchor=(left, 1), ncols=max(1, columns), frameon=False,
+        handlelength=1, borderaxespad=0.2, fontsize=9.5,
+    )  # fmt: skip
 
 
 def _room(labels: Iterable[str]) -> float:

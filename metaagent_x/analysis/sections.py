@@ -16,7 +16,7 @@ from metaagent_x.analysis.figures import WINDOW
 from metaagent_x.analysis.material import Group, Material, described
 from metaagent_x.analysis.tables import Cell, Form, Table
 
-LONG = 20  # stages of a run that are still listed one by one
+LONG = 40  # stages that are still listed one by one
 TEMPERATURES = ((1.0, "T = 1"), (0.0, "greedy"))
 _INTERVALS = "Brackets: 95 % intervals by resampling tasks, since executions of one task are not independent."
 
@@ -177,15 +177,19 @@ def attribution(material: Material) -> Section | None:
                 compared.append((f"{group.name}: cold to final, {how}", before, after))
     for later in material.evaluations[1:]:
         first = material.evaluations[0]
-        for method in first.methods.keys() & later.methods.keys():
-            for benchmark in sorted(set(first.methods[method].benchmark) & set(later.methods[method].benchmark)):
-                sides = (e.methods[method].where(e.methods[method].benchmark == benchmark) for e in (first, later))
-                compared.append((f"{benchmark}: {first.path.name} to {later.path.name}, {method}", *sides))
+        for method in [m for m in first.methods if m in later.methods]:
+            a, b = first.methods[method], later.methods[method]
+            for benchmark in sorted(set(a.benchmark) & set(b.benchmark)):
+                label = f"{benchmark}: {first.path.name} to {later.path.name}, {method}"
+                compared.append((label, a.where(a.benchmark == benchmark), b.where(b.benchmark == benchmark)))
     items: list[Plot | Table] = []
     if compared:
         found = [(label, structures.attribute(a, b)) for label, a, b in compared]
         figure = plots.attribution_bars(found)
-        caption = "Blue: with the same structure (execution). Orange: with another structure (design)."
+        caption = (
+            "Answers newly solved (right) and newly lost (left). Blue: with the same structure (execution). Orange: "
+            "with another structure (design)."
+        )
         items.append(Plot("attribution", "Newly solved and newly lost", figure, caption))
         items += [_attribution_table(compared, folded) for folded in (True, False)]
     items += _cross_tables(material)
@@ -355,10 +359,9 @@ def _stage_tables(groups: Sequence[Group]) -> Iterator[Table]:
                 own = [i for i, s in enumerate(reward) if s.roles == roles]
                 gains = [sum(stages[i].gain for i in own) for stages in (reward, right)]
                 total.append([run.path.name, " and ".join(roles), len(own), *gains])
-            if len(reward) <= LONG:
-                for r, a in zip(reward, right, strict=True):
-                    each.append([run.path.name, f"{r.first} to {r.last}", " and ".join(r.roles), r.before, r.after,
-                                 a.before, a.after, a.gain])  # fmt: skip
+            for r, a in zip(reward, right, strict=True):
+                each.append([run.path.name, f"{r.first} to {r.last}", " and ".join(r.roles), r.before, r.after,
+                             a.before, a.after, a.gain])  # fmt: skip
     note = (
         f"A stage's rise: mean of its last {WINDOW} steps against that of the stage before (first stage: against its "
         f"own first {WINDOW}). Rises add up to that of the run. Training tasks, other ones at every step."
@@ -366,7 +369,7 @@ def _stage_tables(groups: Sequence[Group]) -> Iterator[Table]:
     columns: list[tuple[str, Form]] = [("run", "text"), ("learned", "text"), ("stages", "number"),
                                        ("reward gained", "number"), ("accuracy gained", "points")]  # fmt: skip
     yield Table("gains_by_role", "Gains by role that learned", columns, total, note)
-    if each:
+    if len(each) <= LONG:
         columns = [
             ("run", "text"), ("steps", "text"), ("learned", "text"), ("reward before", "number"), ("after", "number"),
             ("accuracy before", "percent"), ("after", "percent"), ("gain", "points"),
@@ -386,12 +389,16 @@ def _attribution_table(compared: Sequence[tuple[str, Executions, Executions]], f
         label = f"published, 8B, AIME 2025 ({published.ATTRIBUTION_REMARK})"
         rows.append([label, None, None, paper, *[None] * 6])
     columns: list[tuple[str, Form]] = [
-        ("from, to", "text"), ("newly solved, same structure", "number"), ("with another", "number"),
-        ("share by execution", "percent"), ("newly lost, same structure", "number"), ("with another ", "number"),
-        ("net, same structure", "points"), ("net, another", "points"), ("pairs", "number"), ("tasks", "number"),
+        ("from, to", "text"), ("solved, same", "number"), ("solved, other", "number"), ("by execution", "percent"),
+        ("lost, same", "number"), ("lost, other", "number"), ("net, same", "points"), ("net, other", "points"),
+        ("answers", "number"), ("tasks", "number"),
     ]  # fmt: skip
     name = f"attribution_{'folded' if folded else 'full'}"
-    return Table(name, f"Improvement attribution, {form}", columns, rows, f"Net: in points of accuracy. {_INTERVALS}")
+    note = (
+        "Newly solved and newly lost answers with the same structure and with another one. By execution: share of the "
+        f"newly solved that kept their structure. Net: in points of accuracy. {_INTERVALS}"
+    )
+    return Table(name, f"Improvement attribution, {form}", columns, rows, note)
 
 
 def _cross_tables(material: Material) -> Iterator[Table]:

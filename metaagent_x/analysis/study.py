@@ -16,7 +16,7 @@ from metaagent_x.analysis.tables import Table
 PAGE = "index.html"
 _STYLE = """
 .scroll { overflow-x: auto; } .scroll table { font-size: 13px; } .scroll th, .scroll td { padding: 4px 9px; }
-td, tbody th { white-space: nowrap; vertical-align: top; } td.text { white-space: normal; min-width: 18ch; }
+td, tbody th { white-space: nowrap; vertical-align: top; } td.long { white-space: normal; min-width: 32ch; }
 td small { display: block; color: var(--muted); font-size: 11.5px; } th:has(span.text) { text-align: left; }
 h3 { margin: 26px 0 4px; } figcaption { margin-top: 4px; max-width: 92ch; }
 nav a { margin-right: 16px; color: var(--executor); text-decoration: none; }
@@ -65,9 +65,10 @@ def _section(section: Section, number: int, out: Path) -> Markup:
 
 
 def _plot(plot: Plot, folder: Path) -> Markup:
-    drawn = figures.to_svg(plot.figure, plot.name, plot.title)
-    figures.save(plot.figure, folder / plot.name)
-    return tag("figure", tag("h3", plot.title), drawn, tag("figcaption", plot.caption) if plot.caption else None)
+    drawn = figures.draw(plot.figure, plot.name)
+    figures.save(plot.figure, drawn, folder / plot.name)
+    caption = tag("figcaption", plot.caption) if plot.caption else None
+    return tag("figure", tag("h3", plot.title), figures.inline(drawn, plot.title), caption)
 
 
 def _table(table: Table, folder: Path) -> Markup:

@@ -95,7 +95,7 @@ def said(cell: Cell, form: Form) -> str:
 def _cell(text: str, form: Form) -> Markup:
     value, bracket, bounds = text.partition(" [")
     if form == "text" or not bracket:
-        return tag("td", text, class_="text" if form == "text" else None)
+        return tag("td", text, class_=("text long" if len(text) > 48 else "text") if form == "text" else None)
     return tag("td", value, tag("small", "[" + bounds))
 
 

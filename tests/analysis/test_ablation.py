@@ -19,11 +19,19 @@ def run(seed, **fields):
 def test_runs_that_differ_in_seed_and_place_only_are_one_variant():
     runs = [run(1), run(4, designs=8, executions=1), run(0), run(2, **{"guard.window": 9, "engine.servers": 2})]
     first, second = variants(runs)
-    assert (first.label, second.label) == ("designs=4, executions=4", "designs=8, executions=1")
+    assert (first.label, second.label) == ("M × N = 4 × 4", "M × N = 8 × 1")
     assert first.seeds == [0, 1, 2] and second.seeds == [4]
     assert second.settings == {"designs": 8, "executions": 1}
     (alone,) = variants(runs[:1])
     assert alone.label == "all runs" and alone.settings == {}
+
+
+def test_variants_are_named_in_the_papers_words_where_it_has_any():
+    runs = [run(0), run(0, schedule="coupled", stage_length=10), run(0, designs=2, policy="separate")]
+    assert [v.label for v in variants(runs)] == [
+        "stagewise, shared policy, K = 30, designs=4", "coupled, shared policy, K = 10, designs=4",
+        "stagewise, separate policy, K = 30, designs=2",
+    ]  # fmt: skip
 
 
 def test_runs_of_different_length_are_different_variants():
