@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -131,13 +132,15 @@ def runs_differ(before: Mapping[int, float], after: Mapping[int, float]) -> floa
     common = sorted(before.keys() & after.keys())
     if len(common) >= 3:
         gains = np.array([after[s] - before[s] for s in common])
-        return float(stats.ttest_1samp(gains, 0.0).pvalue) if np.ptp(gains) else math.nan
+        test: Any = stats.ttest_1samp(gains, 0.0)
+        return float(test.pvalue) if np.ptp(gains) else math.nan
     if min(len(before), len(after)) < 3:
         return math.nan
     sides = list(before.values()), list(after.values())
     if not any(map(np.ptp, sides)):
         return math.nan
-    return float(stats.ttest_ind(*sides, equal_var=False).pvalue)
+    welch: Any = stats.ttest_ind(*sides, equal_var=False)
+    return float(welch.pvalue)
 
 
 def percentiles(drawn: np.ndarray) -> tuple[float, float]:

@@ -338,8 +338,10 @@ def _structure_table(name: str, title: str, sets: Sequence[tuple[str, Executions
         if paper and folded:
             known: list[Cell] = [paper[n] / 100 if n in paper else None for n in names]
             rows.append([benchmark, "all", "published, Qwen3-8B after RL", *known, None, None])
-    columns: list[tuple[str, Form]] = [("benchmark", "text"), ("difficulty", "text"), ("what", "text")]
-    columns += [(n, "percent") for n in names] + [("invalid", "percent"), ("tasks", "number")]
+    percents: list[tuple[str, Form]] = [(n, "percent") for n in (*names, "invalid")]
+    columns: list[tuple[str, Form]] = [
+        ("benchmark", "text"), ("difficulty", "text"), ("what", "text"), *percents, ("tasks", "number")
+    ]  # fmt: skip
     note = f"Shares of the executions that ran; invalid designs: share of all. {_INTERVALS}"
     return Table(name, f"Structures, {title}", columns, rows, note)
 

@@ -122,9 +122,12 @@ def attribute(before: Executions, after: Executions, *, folded: bool = True) -> 
     net = totals[:, :2] - totals[:, 2:4]
     share = ratios(totals[:, :1], totals[:, :2].sum(1, keepdims=True))[0]
     execution, design = ratios(net, totals[:, 4:])
+    solved_same, solved_changed, lost_same, lost_changed = (int(n) for n in parts.sum(0))
     return Attribution(
-        len(common), len(tasks), *(int(n) for n in parts.sum(0)), int(((was == now) & (now == 1)).sum()),
-        int(((was == now) & (now == 0)).sum()), share, execution, design,
+        pairs=len(common), tasks=len(tasks), solved_same=solved_same, solved_changed=solved_changed,
+        lost_same=lost_same, lost_changed=lost_changed, kept_right=int(((was == now) & (now == 1)).sum()),
+        kept_wrong=int(((was == now) & (now == 0)).sum()), execution_share=share, net_execution=execution,
+        net_design=design,
     )  # fmt: skip
 
 
