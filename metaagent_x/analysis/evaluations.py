@@ -23,11 +23,13 @@ class Evaluation:
     Attributes:
       path: the folder. methods: name -> what it did on all benchmarks; the sample is an execution's number.
       void: rows that the infrastructure spoilt; they are in none of `methods`.
+      scorer: hash of what judged the rows.
     """
 
     path: Path
     methods: Mapping[str, Executions]
     void: int
+    scorer: str
 
 
 def is_evaluation(path: Path) -> bool:
@@ -39,21 +41,29 @@ def read_evaluation(path: Path) -> Evaluation:
     """Reads `results.jsonl`, and the difficulties from the traces beside it where these tell them.
 
     Raises:
-      RunFolderError: a line is not JSON or lacks a field (file and line are named), or a trace cannot be read.
+      RunFolderError: a line is not JSON or lacks a field (file and line are named), a trace cannot be read, or not all
+        rows were judged by one scorer.
     """
     latest: dict[tuple, dict[str, Any]] = {}
+    scorers: set[str] = set()
     for number, row in enumerate(read_lines(path / RESULTS), 1):
         try:  # of two rows with one key the later one counts
             latest[row["method"], row["benchmark"], row["sample"], row["task_id"]] = _row(row)
+            scorers.add(row["scorer"])
         except (KeyError, TypeError) as error:
             raise RunFolderError(f"{path / RESULTS}, line {number}: not a result ({error!r})") from error
+    if len(scorers) > 1:
+        raise RunFolderError(
+            f"{path / RESULTS}: rows of different scorers ({', '.join(sorted(scorers))}); play it again"
+        )
     known = _difficulties(path / "traces")
     rows: dict[str, list[dict[str, Any]]] = {}
     for (method, *_), row in latest.items():
         if not row.pop("void"):
             rows.setdefault(method, []).append(row | {"difficulty": known.get(row["task"], "")})
     void = len(latest) - sum(map(len, rows.values()))
-    return Evaluation(path.absolute(), {method: Executions.of(own) for method, own in rows.items()}, void)
+    methods = {method: Executions.of(own) for method, own in rows.items()}
+    return Evaluation(path.absolute(), methods, void, "".join(scorers))
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from metaagent_x.analysis.ablation import Variant, variants
 from metaagent_x.analysis.evaluations import Evaluation, is_evaluation, read_evaluation
 from metaagent_x.analysis.executions import Executions, Sampled, of_evaluation, of_traces
 from metaagent_x.analysis.read import Run, read_run
+from metaagent_x.run_folder import RunFolderError
 
 LAST = 0.1  # share of the steps that "the last steps" are
 BINS = 25  # windows of steps in a figure, at most
@@ -114,7 +115,8 @@ def gather(
         is.
 
     Raises:
-      RunFolderError: a folder is neither, or a file in it is damaged (named, with the line).
+      RunFolderError: a folder is neither, a file in it is damaged (named, with the line), or evaluations were judged by
+        different scorers.
       ValueError: a damaged trace (named).
     """
     given = list(dict.fromkeys(folder.resolve() for folder in folders))
@@ -125,7 +127,14 @@ def gather(
         for run in runs
     }  # fmt: skip
     groups = [Group(v, [sampled[run.path] for run in v.runs]) for v in (variants(runs) if runs else [])]
-    return Material(groups, [read_evaluation(folder) for folder in given if is_evaluation(folder)])
+    evaluations = [read_evaluation(folder) for folder in given if is_evaluation(folder)]
+    if other := next((e for e in evaluations[1:] if e.scorer != evaluations[0].scorer), None):
+        first = evaluations[0]
+        raise RunFolderError(
+            f"{first.path} was judged by scorer {first.scorer} and {other.path} by {other.scorer}: their results "
+            "cannot be compared; play one of them again"
+        )
+    return Material(groups, evaluations)
 
 
 def described(run: Run) -> str:

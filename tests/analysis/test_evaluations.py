@@ -6,6 +6,7 @@ import pytest
 import trace_rows
 
 from metaagent_x.analysis.evaluations import is_evaluation, read_evaluation
+from metaagent_x.analysis.material import gather
 from metaagent_x.run_folder import RunFolderError
 
 
@@ -13,7 +14,7 @@ def row(task, right, sample=0, **fields):
     return {
         "method": "metaagent_x", "benchmark": "aime24", "sample": sample, "task_id": task, "kind": "math",
         "correct": right, "void": False, "structure": "reflection", "calls": 4, "prompt_tokens": 100,
-        "sampled_tokens": 50, "designer_tokens": 20, "invalid": False,
+        "sampled_tokens": 50, "designer_tokens": 20, "invalid": False, "scorer": "s1",
     } | fields  # fmt: skip
 
 
@@ -54,6 +55,15 @@ def test_difficulties_come_from_the_traces(tmp_path):
     trace_rows.write(folder / "traces", 0, calls)
     trace_rows.write(folder / "traces", 1, calls, without=["difficulty"])
     assert read_evaluation(folder).methods["metaagent_x"].difficulty.tolist() == ["interview", ""]
+
+
+def test_results_of_different_scorers_are_not_put_together(tmp_path):
+    one = write(tmp_path / "one", row("aime24/1", True))
+    other = write(tmp_path / "other", row("aime24/1", True, scorer="s2"))
+    with pytest.raises(RunFolderError, match=r"one was judged by scorer s1 and .*other by s2"):
+        gather([one, other])
+    with pytest.raises(RunFolderError, match=r"different scorers \(s1, s2\)"):
+        read_evaluation(write(tmp_path / "both", row("aime24/1", True), row("aime24/2", True, scorer="s2")))
 
 
 @pytest.mark.parametrize(("text", "named"), [("{}\n", "line 1: not a result"), ("[1]\n", "line 1"), ("{\n", "line 1")])
