@@ -117,7 +117,8 @@ def learning_curves(panels: Sequence[tuple[str, Mapping[str, Band], bool]], stag
             own = {**ROLE, **color}[label]
             if not np.allclose(line.low, line.high, equal_nan=True):
                 one.fill_between(line.steps, line.low, line.high, color=own, alpha=0.18, linewidth=0)
-            points = "." if np.isnan(line.mean).any() else None  # lines would leap over steps that lack it
+            alone = len(line.mean) < 2 or np.isnan(line.mean).any()  # a line alone would not show every step
+            points = "." if alone else None
             one.plot(line.steps, line.mean, color=own, linewidth=1.5, marker=points, markersize=3)
             top = max(top, float(np.nanmax(line.high)))
         one.set_title(title, loc="left", fontsize=9.5, color=INK)
