@@ -104,9 +104,7 @@ ATTRIBUTION: Mapping[str, float] = {"execution": 50.0, "design": 50.0}
 ATTRIBUTION_REMARK = "one account of the paper gives 55 and 45"
 
 
-def printed(size: str, method: str, cell: str) -> str:
-    """A cell of the main table for a table: "38.33*" where it is a known misprint, "-" where it is not given."""
-    value = MAIN.get(size, {}).get(method, {}).get(cell)
-    if value is None:
-        return "-"
-    return f"{value:.2f}{'*' if (size, method, cell) in MISPRINTS else ''}"
+def printed(size: str, method: str, benchmark: str) -> str:
+    """A cell of the main table as text, "-" where it is not known, with an asterisk where it is a misprint."""
+    value = MAIN.get(size, {}).get(method, {}).get(benchmark)
+    return "-" if value is None else f"{value:.2f}{'*' if (size, method, benchmark) in MISPRINTS else ''}"

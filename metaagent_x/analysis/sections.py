@@ -13,6 +13,7 @@ from metaagent_x.analysis import ablation, cost, plots, published, spread, struc
 from metaagent_x.analysis.curves import Band, band, stage_gains
 from metaagent_x.analysis.executions import ROLES, Executions
 from metaagent_x.analysis.figures import WINDOW
+from metaagent_x.analysis.intervals import Estimate, ratios
 from metaagent_x.analysis.material import Group, Material, described
 from metaagent_x.analysis.tables import Cell, Form, Table
 
@@ -65,6 +66,39 @@ def read(material: Material) -> Section:
     if rows:
         items.append(Table("evaluations", "Evaluations", columns, rows))
     return Section("What was read", "", items)
+
+
+def accuracy(material: Material) -> Section | None:
+    """Evaluations by method and benchmark, the paper's main table below where it has these benchmarks."""
+    played = [(e.path.name, name, own) for e in material.evaluations for name, own in e.methods.items()]
+    benchmarks = sorted({str(b) for _, _, own in played for b in own.benchmark})
+    if not benchmarks:
+        return None
+    rows: list[list[Cell]] = []
+    for folder, method, own in played:
+        line: list[Cell] = [folder, method]
+        for benchmark in benchmarks:
+            here = own.where(own.benchmark == benchmark)
+            line.append(ratios(here.totals(here.correct), here.totals(np.ones(len(here))))[0] if len(here) else None)
+        rows.append(line)
+    known = [b.partition(":")[0] for b in benchmarks]
+    if set(known) == set(published.BENCHMARKS):
+        for line in rows:
+            values = [cell.value for cell in line if isinstance(cell, Estimate)]
+            line.append(float(np.mean(values)) if len(values) == len(known) else None)
+        known.append(published.AVERAGE)
+    for size, methods in published.MAIN.items():
+        for method, cells in methods.items():
+            if cells.keys() & set(known):
+                name = f"{published.LABELS[method]}, Qwen3-{size}"
+                rows.append(["published", name, *(published.printed(size, method, b) for b in known)])
+    percents: list[tuple[str, Form]] = [(b, "percent") for b in (*benchmarks, *known[len(benchmarks) :])]
+    columns: list[tuple[str, Form]] = [("folder", "text"), ("method", "text"), *percents]
+    note = (
+        f"Share of answers that are entirely right, all samples of a task together. {_INTERVALS} Published rows, in "
+        "percent: other budgets and subsets of the benchmarks, which are not stated; * disagrees with its row's cells."
+    )
+    return Section("Accuracy", "", [Table("accuracy", "Accuracy of evaluations", columns, rows, note)])
 
 
 def structure(material: Material) -> Section | None:
@@ -308,7 +342,7 @@ def costs(material: Material) -> Section | None:
     return Section("Cost", "", [*items, Table("cost", "Calls and tokens by structure", columns, rows, note)])
 
 
-SECTIONS = (read, structure, curves, attribution, ablations, credit, costs)
+SECTIONS = (read, accuracy, structure, curves, attribution, ablations, credit, costs)
 
 
 def _sets(material: Material) -> Iterator[tuple[str, Executions]]:

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import run_files
+from test_evaluations import row, write
 from test_report import Page
 
 from metaagent_x import analyze
@@ -105,8 +106,6 @@ def test_a_run_that_has_hardly_begun_and_hostile_text_are_no_obstacle(tmp_path):
 
 
 def test_evaluations_of_two_checkpoints_are_attributed_too(tmp_path):
-    from test_evaluations import row, write
-
     before = write(tmp_path / "cold", *(row(f"aime24/{i}", i < 2) for i in range(6)))
     after = write(tmp_path / "rl", *(row(f"aime24/{i}", i < 4, structure="single" if i == 3 else "reflection")
                                      for i in range(6)))  # fmt: skip
@@ -114,8 +113,21 @@ def test_evaluations_of_two_checkpoints_are_attributed_too(tmp_path):
     found = rows(tmp_path / "out", "attribution_folded")[0]
     assert found["from, to"] == "aime24: cold to rl, metaagent_x"
     assert [found[k] for k in ("solved, same", "solved, other", "lost, same", "lost, other")] == ["1", "1", "0", "0"]
+    right = [(row["method"], row["aime24"]) for row in rows(tmp_path / "out", "accuracy")]
+    assert right[:2] == [("metaagent_x", str(2 / 6)), ("metaagent_x", str(4 / 6))]
+    assert ("MaAS, Qwen3-8B", "45.80") in right and ("MetaAgent-X RL, Qwen3-4B", "33.33") in right
     table = (tmp_path / "out" / "tables" / "structures_folded.md").read_text()
     assert "| published, Qwen3-8B after RL | 18.9 % | 70.0 % | 11.1 % |" in table
+
+
+def test_the_papers_average_stands_beside_ours_where_all_its_benchmarks_were_played(tmp_path):
+    names = ("aime24", "aime25", "apps", "code_contests", "livecodebench", "olympiadbench")
+    right = dict(zip(names, (0, 1, 1, 1, 1, 0), strict=True))
+    write(tmp_path / "all", *(row(f"{name}/1", bool(right[name]), benchmark=name) for name in names))
+    assert analyze.main([str(tmp_path / "all"), "--out", str(tmp_path / "out")]) == 0
+    found = {line["method"]: line["average"] for line in rows(tmp_path / "out", "accuracy")}
+    assert float(found["metaagent_x"]) == pytest.approx(4 / 6)
+    assert (found["MetaAgent-X RL, Qwen3-8B"], found["MaAS, Qwen3-8B"]) == ("38.33*", "32.22")
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys):
