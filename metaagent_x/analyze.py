@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             page = write_study(
                 material, parsed.out, step=lambda name: progress.update(task, description=f"section: {name}")
             )
-    except (RunFolderError, ValueError) as error:
+    except RunFolderError as error:
         print(f"bad input: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"cannot write {parsed.out}: {error}", file=sys.stderr)
+        print(f"cannot read the folders or write {parsed.out}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; the same command starts again", file=sys.stderr)

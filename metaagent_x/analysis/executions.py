@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from metaagent_x.run_folder import RunFolderError
+
 ROLES = ("designer", "executor")
 _COLUMNS = ("step", "task_id", "kind", "design", "execution", "role", "structure", "status", "problem", "reward",
             "advantage", "trained", "correct", "difficulty")  # fmt: skip
@@ -131,7 +133,7 @@ def of_traces(
       progress: wraps the files, to show how far it is.
 
     Raises:
-      ValueError: a file cannot be read, or is no trace; the message names it.
+      RunFolderError: a file cannot be read, or is no trace; the message names it.
     """
     rows: list[dict[str, Any]] = []
     steps, lengths = [], {role: [] for role in ROLES}
@@ -166,12 +168,12 @@ def _read(path: Path) -> pa.Table:
             counted = pc.list_value_length(table[_LENGTHS[name]])  # type: ignore[attr-defined]
             table = table.append_column(name, counted)
         if absent := [c for c in _COLUMNS if c not in there and c != "difficulty"]:
-            raise ValueError(f"it lacks the column {absent[0]!r}")
+            raise pa.ArrowInvalid(f"it lacks the column {absent[0]!r}")
         if "difficulty" not in there:
             table = table.append_column("difficulty", pa.array([""] * len(table)))
         return table
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise ValueError(f"cannot read trace {str(path)!r}: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise RunFolderError(f"cannot read trace {str(path)!r}: {error}") from error
 
 
 def _executions(table: pa.Table, n: int) -> list[dict[str, Any]]:

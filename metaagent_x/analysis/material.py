@@ -115,9 +115,8 @@ def gather(
         is.
 
     Raises:
-      RunFolderError: a folder is neither, a file in it is damaged (named, with the line), or evaluations were judged by
-        different scorers.
-      ValueError: a damaged trace (named).
+      RunFolderError: a folder is neither, a file in it is damaged (named, a line by its number), or evaluations were
+        judged by different scorers.
     """
     given = list(dict.fromkeys(folder.resolve() for folder in folders))
     runs = [read_run(folder) for folder in given if not is_evaluation(folder)]

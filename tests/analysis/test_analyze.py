@@ -144,4 +144,13 @@ def test_a_folder_that_cannot_be_written_is_exit_code_1(tmp_path, capsys):
     run_files.write_run(tmp_path / "run", steps=1, stage=1)
     (tmp_path / "file").write_text("")
     assert analyze.main([str(tmp_path / "run"), "--out", str(tmp_path / "file")]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    assert f"write {tmp_path / 'file'}" in capsys.readouterr().err
+
+
+def test_an_interrupted_analysis_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(analyze, "gather", interrupted)
+    assert analyze.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 3
+    assert "the same command starts again" in capsys.readouterr().err

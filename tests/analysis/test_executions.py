@@ -6,6 +6,7 @@ import trace_rows
 from trace_rows import call, designer
 
 from metaagent_x.analysis.executions import Executions, of_evaluation, of_traces
+from metaagent_x.run_folder import RunFolderError
 
 
 def by_place(played):
@@ -68,7 +69,7 @@ def test_what_is_no_trace_is_named(tmp_path):
     (tmp_path / "step_000001.parquet").write_bytes(b"PAR1")
     lacking = trace_rows.write(tmp_path, 2, [call()], without=["correct"])
     for path in (tmp_path / "step_000001.parquet", lacking):
-        with pytest.raises(ValueError, match=path.name):
+        with pytest.raises(RunFolderError, match=path.name):
             of_traces([path], 1)
 
 
