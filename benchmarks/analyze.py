@@ -3,8 +3,8 @@
   python -m benchmarks.analyze
   python -m benchmarks.analyze --steps=40 --keep=DIR
 
-The run has the files of a real one, texts and ids of a realistic length too (about 0.4 GB), which the analysis must not
-read. The named alternative, in the same process tree, is reading every column of the same traces with pyarrow.
+The run has the files of a real one, texts and ids too (50 MB, as they repeat themselves), which the analysis must not
+read. The named alternative is reading every column of the same traces with pyarrow, and nothing else.
 """
 
 from __future__ import annotations
