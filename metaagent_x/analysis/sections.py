@@ -106,17 +106,15 @@ def structure(material: Material) -> Section | None:
     sets = list(_sets(material))
     items: list[Plot | Table] = []
     bars: list[tuple[str, Mapping[str, float], str]] = []
-    shown = set()
-    for label, played in sets:
-        for benchmark in sorted(set(played.benchmark)):
-            own = structures.distribution(played.where(played.benchmark == benchmark), folded=True)
-            shares = {name: e.value for name, e in own.shares.items() if not math.isnan(e.value)}
-            bars.append((f"{benchmark}: {label}", shares, f"{own.tasks} tasks"))
-            shown.add(benchmark.partition(":")[0])
-    bars.sort(key=lambda bar: bar[0].partition(":")[0])
-    for benchmark in sorted(shown & published.STRUCTURES.keys()):
-        shares = {name: value / 100 for name, value in published.STRUCTURES[benchmark].items()}
-        bars.append((f"published, 8B: {benchmark}", shares, "after RL"))
+    for benchmark in sorted({str(b) for _, played in sets for b in played.benchmark}):
+        for label, played in sets:
+            if len(here := played.where(played.benchmark == benchmark)):
+                own = structures.distribution(here, folded=True)
+                shares = {name: e.value for name, e in own.shares.items() if not math.isnan(e.value)}
+                bars.append((f"{benchmark}: {label}", shares, f"{own.tasks} tasks"))
+        if paper := published.STRUCTURES.get(benchmark.partition(":")[0]):
+            shares = {name: value / 100 for name, value in paper.items()}
+            bars.append((f"published, Qwen3-8B: {benchmark}", shares, "after RL"))
     if bars:
         note = "Folded as in the paper's Table 6: debate counts as ensemble, solver-tester as reflection."
         items.append(Plot("structures", "Share of each structure", plots.structure_bars(bars), note))
@@ -126,14 +124,11 @@ def structure(material: Material) -> Section | None:
             items.append(_structure_table(name, title, sets, folded))
     for group in material.groups:
         if len(group.trained) and group.steps > 1:
-            panels = {
-                benchmark: structures.over_steps(
-                    group.trained.where(group.trained.benchmark == benchmark), group.window
-                )
-                for benchmark in sorted(set(group.trained.benchmark))
-            }
+            benchmarks, window = sorted(set(group.trained.benchmark)), group.window
+            parts = [group.trained.where(group.trained.benchmark == benchmark) for benchmark in benchmarks]
+            panels = {b: structures.over_steps(own, window) for b, own in zip(benchmarks, parts, strict=True)}
             caption = (
-                f"Training tasks of {group.name}, means of {group.window} steps; shares of all executions, invalid "
+                f"Training tasks of {group.name}, means of {window} steps; shares of all executions, invalid "
                 "designs too. Shaded by who learns. Every step has other tasks: the bands say how far they matter."
             )
             figure = plots.structures_over_steps(panels, group.stages())
