@@ -226,8 +226,9 @@ def attribution(material: Material) -> Section | None:
         return None
     note = (
         "A task is newly solved by better execution if its structure is the one of before, by another design if not. "
-        "Where tasks are sampled, both also happen by chance; the net columns, solved minus lost, are free of that on "
-        "average and add up to the gain."
+        "So a design that keeps its structure and tells its agents something else counts as execution here, as in the "
+        "paper; the cross table tells the roles apart. Where tasks are sampled, both also happen by chance; the net "
+        "columns, solved minus lost, are free of that on average and add up to the gain."
     )
     return Section("Who improved?", note, items)
 
