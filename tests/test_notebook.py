@@ -50,6 +50,7 @@ def test_it_makes_a_run_of_its_own_and_shows_every_table_and_figure(monkeypatch)
     assert len(outputs(cells, "image/png")) == 2 and len(outputs(cells, "text/html")) == 8
     said = "".join(o.get("text", "") for cell in cells for o in cell.outputs)
     assert "scripted: 24 steps, 4 tasks a step, M x N = 4 x 2, stages of 6" in said
+    assert "Warning" not in said
 
 
 def test_its_shares_of_a_given_run_are_those_of_the_analysis(run, monkeypatch):
