@@ -21,12 +21,13 @@ class Evaluation:
     """One folder.
 
     Attributes:
-      path: the folder. methods: name -> what it did on all benchmarks; the sample is an execution's number.
+      path: the folder. name: what it is called on the page. methods: name -> what it did on all benchmarks; the sample is an execution's number.
       void: rows that the infrastructure spoilt; they are in none of `methods`.
       scorer: hash of what judged the rows.
     """
 
     path: Path
+    name: str
     methods: Mapping[str, Executions]
     void: int
     scorer: str
@@ -63,7 +64,7 @@ def read_evaluation(path: Path) -> Evaluation:
             rows.setdefault(method, []).append(row | {"difficulty": known.get(row["task"], "")})
     void = len(latest) - sum(map(len, rows.values()))
     methods = {method: Executions.of(own) for method, own in rows.items()}
-    return Evaluation(path.absolute(), methods, void, "".join(scorers))
+    return Evaluation(path.absolute(), path.absolute().name, methods, void, "".join(scorers))
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

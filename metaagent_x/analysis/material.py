@@ -29,11 +29,11 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Short, for headings: the run's own name where it is one run."""
+        """Short, for headings, and another one for every group: what distinguishes it, or the run's own name."""
         runs = self.variant.runs
-        if len(runs) == 1:
-            return runs[0].path.name
-        return self.variant.label if self.variant.settings else f"{len(runs)} seeds"
+        if self.variant.settings:
+            return self.variant.label
+        return runs[0].path.name if len(runs) == 1 else f"{len(runs)} seeds"
 
     @functools.cached_property
     def trained(self) -> Executions:
@@ -127,6 +127,8 @@ def gather(
     }  # fmt: skip
     groups = [Group(v, [sampled[run.path] for run in v.runs]) for v in (variants(runs) if runs else [])]
     evaluations = [read_evaluation(folder) for folder in given if is_evaluation(folder)]
+    if len({e.name for e in evaluations}) < len(evaluations):  # equal names in different places
+        evaluations = [dataclasses.replace(e, name=str(e.path)) for e in evaluations]
     if other := next((e for e in evaluations[1:] if e.scorer != evaluations[0].scorer), None):
         first = evaluations[0]
         raise RunFolderError(

@@ -44,7 +44,7 @@ def write_study(material: Material, out: Path, *, step: Callable[[str], None] = 
         if (section := make(material)) is not None:
             sections.append(section)
     body = [_section(section, number, out) for number, section in enumerate(sections)]
-    names = [e.path.name for e in material.evaluations]
+    names = [e.name for e in material.evaluations]
     names += [run.path.name for group in material.groups for run in group.variant.runs]
     contents = tag("nav", *(tag("a", s.title, href=f"#s{i}") for i, s in enumerate(sections)))
     title = f"Analysis of {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"

@@ -69,7 +69,7 @@ def test_the_tables_hold_what_the_files_say(made):
     assert float(other["accuracy"]) == pytest.approx(final["accuracy"])
     assert other["interval over"] == "512 tasks" and "aime24 33.3" in other["published, Qwen3-8B, %"]
     attributed = {row["from, to"]: row for row in rows(out, "attribution_folded")}
-    own = attributed["other: cold to final, T = 1"]
+    own = attributed["M × N = 8 × 1: cold to final, T = 1"]
     cold = next(r for r in record if r["name"] == "cold" and r["temperature"] == 1)
     solved = [t for t, right in final["outcomes"].items() if right and not cold["outcomes"][t]]
     same = sum(final["structures_by_task"][t] == cold["structures_by_task"][t] for t in solved)

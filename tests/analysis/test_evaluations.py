@@ -57,6 +57,14 @@ def test_difficulties_come_from_the_traces(tmp_path):
     assert read_evaluation(folder).methods["metaagent_x"].difficulty.tolist() == ["interview", ""]
 
 
+def test_folders_of_one_name_are_told_apart(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    folders = [write(tmp_path / place / "tiny", row("aime24/1", True)) for place in "ab"]
+    assert [e.name for e in gather(folders).evaluations] == [str(f) for f in folders]
+    assert [e.name for e in gather(folders[:1]).evaluations] == ["tiny"]
+
+
 def test_results_of_different_scorers_are_not_put_together(tmp_path):
     one = write(tmp_path / "one", row("aime24/1", True))
     other = write(tmp_path / "other", row("aime24/1", True, scorer="s2"))
