@@ -21,7 +21,8 @@ class Evaluation:
     """One folder.
 
     Attributes:
-      path: the folder. name: what it is called on the page. methods: name -> what it did on all benchmarks; the sample is an execution's number.
+      path: the folder. name: what it is called on the page.
+      methods: name -> what it did on all benchmarks; the sample is an execution's number.
       void: rows that the infrastructure spoilt; they are in none of `methods`.
       scorer: hash of what judged the rows.
     """
