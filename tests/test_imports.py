@@ -18,7 +18,7 @@ ARROWS = {
     "mas": {"mas", "sandbox", "tasks"},
     "rollout": {"rollout", "mas", "tasks"},
     "learner": {"learner", "model", "rollout.tree"},
-    "analysis": {"analysis", "run_folder", "rollout.traces"},
+    "analysis": {"analysis", "run_folder", "rollout.traces", "mas.classify"},
     "distillation": {"distillation", "mas", "rollout", "tasks", "analysis.html", "analysis.style"},
     "run_folder": {"config"},
     "watchdog": {"config"},

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb, to_rgba_array
 from matplotlib.figure import Figure
 
 from metaagent_x.analysis.html import Markup, escape
 from metaagent_x.analysis.statistics import rolling_mean, stages
+from metaagent_x.analysis.style import CSS
 
 WINDOW = 5  # steps in a rolling mean
 
@@ -26,7 +29,7 @@ _VARIABLES = {
     INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper", ROLE["executor"]: "--executor",
     ROLE["designer"]: "--designer", **{color: f"--series-{i}" for i, color in enumerate(SERIES)},
 }  # fmt: skip
-_STYLE: Any = {
+STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "font.family": "sans-serif", "font.size": 10, "text.color": INK,
     "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.linewidth": 0.8, "axes.spines.top": False,
     "axes.spines.right": False, "axes.spines.left": False, "axes.grid": True, "axes.grid.axis": "y",
@@ -47,9 +50,9 @@ def learning_curve(
       steps, active, accuracy: one entry a step: its number, who learned, share of right executions.
       points: label -> (step, accuracy) of evaluations on held-out tasks; the first series is drawn as a line.
     """
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(10.2, 3.9, right=0.90)
-        _shade(axes, steps, active)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(10.2, 3.9, right=0.90)
+        shade(axes, steps, active)
         if steps:
             axes.plot(steps, accuracy, ".", color=MUTED, alpha=0.45, markersize=4, clip_on=False)
             axes.plot(steps, rolling_mean(accuracy, WINDOW), color=MUTED, linewidth=1.6)
@@ -64,7 +67,7 @@ def learning_curve(
         axes.yaxis.set_major_locator(ticker.MaxNLocator(8, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
-        return _svg(figure, "learning", "Accuracy over training steps")
+        return to_svg(figure, "learning", "Accuracy over training steps")
 
 
 def token_curves(runs: Sequence[Sequence[tuple[int, float]]], greedy: Sequence[Sequence[tuple[int, float]]]) -> Markup:
@@ -74,8 +77,8 @@ def token_curves(runs: Sequence[Sequence[tuple[int, float]]], greedy: Sequence[S
       runs: of each run, (tokens, accuracy) at T = 1, drawn as a line whose last value stands at the right.
       greedy: the same of greedy evaluations, drawn as rings.
     """
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(10.2, 3.9, right=0.92)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(10.2, 3.9, right=0.92)
         every = [point for series in (*runs, *greedy) for point in series]
         low, high = min(v for _, v in every), max(v for _, v in every)
         bottom, top = max(0, np.floor(low * 10 - 0.2) / 10), min(1.02, np.ceil(high * 10 + 0.2) / 10)
@@ -98,7 +101,7 @@ def token_curves(runs: Sequence[Sequence[tuple[int, float]]], greedy: Sequence[S
         axes.xaxis.set_major_locator(ticker.MaxNLocator(9))
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
-        return _svg(figure, "tokens", "Held-out accuracy over sampled tokens")
+        return to_svg(figure, "tokens", "Held-out accuracy over sampled tokens")
 
 
 def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
@@ -108,8 +111,8 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
 def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]) -> Markup:
     """Stacked shares of the structures that ran, smoothed over a few steps, labelled at the right edge."""
     names = sorted(shares, key=lambda n: (n == "invalid", -float(np.nansum(shares[n]))))
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(10.2, 3.3, right=0.80)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(10.2, 3.3, right=0.80)
         layers = np.array([rolling_mean(np.nan_to_num(np.asarray(shares[n], float)), WINDOW) for n in names])
         if len(steps) == 1:  # an area needs two edges
             steps, layers = (steps[0] - 1, steps[0]), np.repeat(layers, 2, axis=1)
@@ -120,15 +123,15 @@ def structure_shares(steps: Sequence[int], shares: Mapping[str, Sequence[float]]
         axes.set(ylim=(0, 1), xlim=(steps[0], steps[-1]), xlabel="step")
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
         axes.grid(False)
-        return _svg(figure, "structures", "Share of each structure over training steps")
+        return to_svg(figure, "structures", "Share of each structure over training steps")
 
 
 def small_curve(
     steps: Sequence[int], series: Mapping[str, Sequence[float]], name: str, *, percent: bool = False
 ) -> Markup:
     """One small chart; several series are told apart by colour and a label at their end."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(3.3, 1.9, left=0.15, right=0.97, bottom=0.2)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(3.3, 1.9, left=0.15, right=0.97, bottom=0.2)
         for label, values in series.items():
             color = ROLE.get(label, INK)
             axes.plot(steps, rolling_mean(values, WINDOW), color=color, linewidth=1.6)
@@ -139,10 +142,11 @@ def small_curve(
         axes.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
         form = ticker.PercentFormatter(1, decimals=0) if percent else ticker.EngFormatter(sep="")
         axes.yaxis.set_major_formatter(form)
-        return _svg(figure, name, name)
+        return to_svg(figure, name, name)
 
 
-def _axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.13, top=0.93) -> tuple[Figure, Axes]:
+def new_axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.13, top=0.93) -> tuple[Figure, Axes]:
+    """A figure of this size in inches, transparent, with one pair of axes at these fractions of it."""
     figure = Figure(figsize=(width, height))
     figure.patch.set_alpha(0)
     axes = figure.add_axes((left, bottom, right - left, top - bottom))
@@ -150,13 +154,14 @@ def _axes(width: float, height: float, *, left=0.055, right=0.985, bottom=0.13, 
     return figure, axes
 
 
-def _shade(axes: Axes, steps: Sequence[int], active: Sequence[Sequence[str]]) -> None:
-    """Bands by role; each is named at its top if there is room."""
+def shade(axes: Axes, steps: Sequence[int], active: Sequence[Sequence[str]], *, named: bool = True) -> None:
+    """Bands by role that learns; each is named at its top if there is room."""
     for first, last, roles in stages(active):
         begin, end = steps[first] - 1, steps[last]
         color = ROLE.get("".join(roles), MUTED)
         axes.axvspan(begin, end, color=color, alpha=0.10, linewidth=0)
-        if (end - begin) / max(1, steps[-1]) > 0.08:
+        inches = axes.get_position().width * axes.figure.get_figwidth() * (end - begin) / max(1, steps[-1])  # type: ignore[union-attr]
+        if named and inches > 0.7:
             axes.text(
                 (begin + end) / 2, 1.015, " and ".join(roles).capitalize(), color=color, ha="center", va="bottom",
                 fontsize=9, transform=axes.get_xaxis_transform(),
@@ -205,17 +210,26 @@ def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
     return out
 
 
-def _svg(figure: Figure, name: str, title: str) -> Markup:
+def to_svg(figure: Figure, name: str, title: str) -> Markup:
     """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too."""
+    return inline(draw(figure, name), title)
+
+
+def draw(figure: Figure, name: str) -> str:
+    """The figure as an SVG element in stand-in colours, the same for the same figure and name."""
     out = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
-    text = text[text.index("<svg") :]
+    return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+
+
+def inline(drawn: str, title: str) -> Markup:
+    """What `draw` gave, for a page."""
+    text = drawn
     for stand_in, variable in _VARIABLES.items():
         text = text.replace(stand_in, f"var({variable})")
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' id="[a-z0-9.]+_\d+"', "", text)
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # it would style the whole page
     text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
     text = re.sub(r"font: ((?:[a-z0-9]+ )*)([\d.]+)px [^;\"]*", r"font: \1\2px var(--font)", text)
@@ -223,3 +237,37 @@ def _svg(figure: Figure, name: str, title: str) -> Markup:
         r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", rf'<svg role="img" viewBox="\1" aria-label="{escape(title)}">', text
     )
     return Markup(text)
+
+
+def save(figure: Figure, drawn: str, path: Path) -> None:
+    """Writes `path` with the endings .svg and .png, in the colours of the light theme, which the figure then keeps.
+
+    Args:
+      figure: as it is after `draw`. drawn: what that gave.
+    """
+    light = dict(re.findall(r"(--[a-z0-9-]+): (#[0-9a-f]{6})", CSS.split("@media")[0]))
+    colors = {stand_in: light[variable] for stand_in, variable in _VARIABLES.items()}
+    text = drawn.replace(">", f'>\n<rect width="100%" height="100%" fill="{light["--paper"]}"/>', 1)
+    for stand_in, color in colors.items():
+        text = text.replace(stand_in, color)
+    path.with_suffix(".svg").write_text(text, encoding="utf-8")
+    with matplotlib.rc_context(STYLE):
+        _repaint(figure, colors)
+        figure.patch.set_facecolor(light["--paper"])
+        figure.patch.set_alpha(1)
+        figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
+
+
+def _repaint(figure: Figure, colors: Mapping[str, str]) -> None:
+    """Exchanges colours in all that has been drawn; transparency stays."""
+    known = {to_hex(old): to_rgb(new) for old, new in colors.items()}
+    for artist in figure.findobj():
+        for name in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, put = getattr(artist, f"get_{name}", None), getattr(artist, f"set_{name}", None)
+            if get is None or put is None:
+                continue
+            rows = to_rgba_array(get())
+            if found := [(i, new) for i, row in enumerate(rows) if (new := known.get(to_hex(row[:3]))) is not None]:
+                for i, new in found:
+                    rows[i, :3] = new
+                put(rows if len(rows) > 1 else tuple(rows[0]))

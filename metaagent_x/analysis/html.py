@@ -38,6 +38,20 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     return Markup(f"{opening}{''.join(escape(c) for c in children if c is not None)}</{name}>")
 
 
+# Nothing on a page may load, run or send anything, whatever a model wrote into it.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def document(title: str, style: str, *body: object) -> Markup:
+    """A whole page of its own that follows the reader's light or dark theme."""
+    head = tag(
+        "head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"), tag("title", title), tag("style", Markup(style)),
+    )  # fmt: skip
+    return Markup(f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *body)), lang='en')}\n")
+
+
 def join(*parts: object) -> Markup:
     """Parts one after the other."""
     return Markup("".join(escape(p) for p in parts if p is not None))

@@ -13,15 +13,12 @@ from typing import Any
 
 from metaagent_x.analysis import beside, figures, tree_view
 from metaagent_x.analysis.beside import in_points
-from metaagent_x.analysis.html import Markup, join, table, tag
+from metaagent_x.analysis.html import Markup, document, join, table, tag
 from metaagent_x.analysis.read import Run, read_run
 from metaagent_x.analysis.statistics import paired_bootstrap
 from metaagent_x.analysis.style import CSS
 from metaagent_x.rollout import traces
 from metaagent_x.run_folder import flatten
-
-# Nothing on the page may load, run or send anything, whatever a model wrote into it.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def write_report(run_folder: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]] = ()) -> Path:
@@ -42,18 +39,10 @@ def write_report(run_folder: str | os.PathLike[str], others: Sequence[str | os.P
     above, below = (_headline, _curve), (_structures, _tables, _course, _tree, _settings)
     compared = beside.section([run, *runs]) if runs else None
     sections = [*(section(run) for section in above), compared, *(section(run) for section in below)]
-    page = tag(
-        "html",
-        tag("head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("meta", name="color-scheme", content="light dark"),
-            tag("title", f"{run.path.name}: run report"), tag("style", Markup(CSS))),
-        tag("body", tag("main", *sections)),
-        lang="en",
-    )  # fmt: skip
+    page = document(f"{run.path.name}: run report", CSS, *sections)
     path = run.path / "report.html"
     draft = path.with_name(".report.html.draft")
-    draft.write_text(f"<!doctype html>\n{page}\n", encoding="utf-8")
+    draft.write_text(page, encoding="utf-8")
     os.replace(draft, path)
     return path
 

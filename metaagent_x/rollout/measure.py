@@ -13,7 +13,7 @@ from metaagent_x.mas.records import Call
 from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.play import Settings, with_rollout
-from metaagent_x.rollout.tree import UNREADABLE, RolloutTree
+from metaagent_x.rollout.tree import UNREADABLE, Design, RolloutTree
 from metaagent_x.tasks.task import Rubric, Task
 
 # What `completions/repetition` counts: a block of at most PERIOD ids, REPEATS times in a row, and LEAST ids in all.
@@ -177,8 +177,9 @@ async def evaluate(
     """One design and one execution for every task.
 
     Returns:
-      a record for `evaluations.jsonl`: accuracy (all, math, code), valid designs, structures by kind, outcome (0 or 1)
-      by task id, number of void executions (they count as neither right nor wrong).
+      a record for `evaluations.jsonl`: accuracy (all, math, code), valid designs, structures by kind; by task id the
+      outcome (0 or 1), the structure, and the difficulty where one is stated; number of void executions (they count as
+      neither right nor wrong, and are in none of these).
     """
     settings = with_rollout(config, temperature=temperature)
     trees = await collect(
@@ -197,7 +198,15 @@ async def evaluate(
     record["valid"] = _mean([t.designs[0].valid for t in trees if not t.designs[0].void])
     record["structures"] = {k: structure_shares([t for t in trees if t.task.kind == k]) for k in ("math", "code")}
     record["outcomes"] = outcomes
+    played = [t for t in trees if t.task.id in outcomes]
+    record["structures_by_task"] = {t.task.id: _structure(t.designs[0]) for t in played}
+    record["difficulty_by_task"] = {t.task.id: t.task.difficulty for t in played if t.task.difficulty}
     return record
+
+
+def _structure(design: Design) -> str:
+    """What the one execution of a design was; an invalid one has none."""
+    return design.executions[0].structure if design.valid else "invalid"
 
 
 async def structure_table(

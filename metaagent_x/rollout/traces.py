@@ -26,6 +26,8 @@ SCHEMA = pa.schema(
         ("flags", pa.list_(pa.string())), ("seed", pa.int64()), ("role_prompt", pa.string()),
         ("messages", pa.list_(pa.string())), ("verdict", pa.string()), ("prompt_cut", pa.bool_()),
         ("correct", pa.bool_()), ("fraction", pa.float64()), ("format", pa.float64()),
+        # What counts and lengths need, so that nobody has to read the ids for them.
+        ("prompt_tokens", pa.int32()), ("completion_tokens", pa.int32()), ("difficulty", pa.string()),
     ]
 )  # fmt: skip
 
@@ -44,7 +46,8 @@ def write(
     `advantage` is 0 and `trained` False for calls that no trained trajectory contains. `status` is the execution's, for
     a Designer row "ok", "invalid" or "void". `verdict` is the grader's reason, "" if ungraded; `correct`, `fraction`
     and `format` are the components of its reward, null for Designer rows and where nothing was graded or is void.
-    `execution` is -1 and `structure` "" for Designer rows.
+    `execution` is -1 and `structure` "" for Designer rows. `prompt_tokens` and `completion_tokens` count the ids;
+    `difficulty` is the task's, "" if its dataset states none.
 
     Args:
       folder: made if missing. trees: of the step. trained: what the learner trained on, with advantages.
@@ -84,7 +87,8 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 def _rows(tree: RolloutTree, places: dict[tuple, list[Trajectory]]) -> Iterator[dict[str, Any]]:
     rewards, counted = tree.rewards(), tree.counted()
     for i, design in enumerate(tree.designs):
-        common = {"task_id": tree.task.id, "kind": tree.task.kind, "design": i, "problem": design.problem}
+        common = {"task_id": tree.task.id, "kind": tree.task.kind, "difficulty": tree.task.difficulty, "design": i,
+                  "problem": design.problem}  # fmt: skip
         if design.call is not None:
             mean = float(rewards[i][counted[i]].mean()) if counted[i].any() else 0.0
             learned = _trained(design.call, [design.call], places.get((tree.question, i, -1), []))
@@ -110,6 +114,7 @@ def _trained(call: Call, calls: list[Call], trajectories: list[Trajectory]) -> T
 def _call_fields(call: Call, learned: Trajectory | None, reward: float) -> dict[str, Any]:
     return {
         "path": call.path, "agent": call.agent, "prompt_ids": call.prompt_ids, "completion_ids": call.completion_ids,
+        "prompt_tokens": len(call.prompt_ids), "completion_tokens": len(call.completion_ids),
         "logprobs": call.logprobs, "finish_reason": call.finish_reason, "version": call.version, "text": call.text,
         "reward": reward, "advantage": learned.advantage if learned else 0.0, "trained": learned is not None,
         "seed": call.seed, "role_prompt": call.role_prompt, "messages": call.messages, "prompt_cut": call.prompt_cut,

@@ -27,6 +27,11 @@ class Task:
     public_tests: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def difficulty(self) -> str:
+        """As its dataset states it ("introductory", "6/8"), or the level of a generated task; "" if neither does."""
+        return str(self.metadata.get("difficulty", self.metadata.get("level", "")))
+
 
 @dataclasses.dataclass(frozen=True)
 class Rubric:

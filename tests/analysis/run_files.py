@@ -12,13 +12,15 @@ STRUCTURES = ("single", "ensemble", "solver-tester", "reflection", "invalid")
 HOSTILE = "</pre><script>alert('run')</script><img src=http://evil.example/x onerror=alert(1)>\u202e &amp; ünïcode"
 
 
-def write_run(path, steps=64, stage=8, seed=0, text=None, hash="3f2a"):
-    """A finished run in which accuracy rises and ensembles spread. `text` replaces everything that a model wrote.
+def write_run(path, steps=64, stage=8, seed=0, text=None, hash="3f2a", lift=0.0, **fields):
+    """A finished run in which accuracy rises and ensembles spread.
 
-    `hash` is that of its held-out tasks.
+    `text` replaces everything that a model wrote; `hash` is that of its held-out tasks; `lift` is added to the accuracy
+    at the end; `fields` are further settings.
     """
     c = config.base()
     c.steps, c.stage_length, c.workdir, c.seed = steps, stage, str(path), seed
+    c.update(fields)
     folder, rng = RunFolder(path, c), np.random.default_rng(seed)
     folder.check_data([{"use": "test", "name": "tiny_math", "tasks": 512, "hash": hash}])
     folder.write_gate({
@@ -28,15 +30,15 @@ def write_run(path, steps=64, stage=8, seed=0, text=None, hash="3f2a"):
                   "solve and test": {"math": 0.45, "code": 0.68}, "reflect": {"math": 0.43, "code": 0.39}},
     })  # fmt: skip
     luck = rng.random(512)
-    for temperature, lift in ((1.0, 0.0), (0.0, 0.06)):
-        folder.log_evaluation(evaluation("cold", 0, luck, 0.52 + lift, temperature, "cold", "cold"))
+    for temperature, more in ((1.0, 0.0), (0.0, 0.06)):
+        folder.log_evaluation(evaluation("cold", 0, luck, 0.52 + more, temperature, "cold", "cold"))
     for step in range(1, steps + 1):
         role = "executor" if (step - 1) // stage % 2 == 0 else "designer"
         folder.log(step, {role}, step_metrics(step, steps, role, rng))
         if step % stage == 0 and step < steps:
             folder.log_evaluation(evaluation("stage", step, luck[:128], 0.52 + 0.2 * step / steps, 1.0))
-    for temperature, lift in ((1.0, 0.0), (0.0, 0.05)):
-        folder.log_evaluation(evaluation("final", steps, luck, 0.74 + lift, temperature))
+    for temperature, more in ((1.0, 0.0), (0.0, 0.05)):
+        folder.log_evaluation(evaluation("final", steps, luck, 0.74 + lift + more, temperature))
     folder.log_evaluation(evaluation("cross", steps, luck, 0.66, 1.0, "rl", "cold"))
     folder.log_evaluation(evaluation("cross", steps, luck, 0.61, 1.0, "cold", "rl"))
     write_trace(folder.path, steps, text)
@@ -75,6 +77,9 @@ def evaluation(name, step, luck, accuracy, temperature, designer="rl", executor=
         "tasks": len(outcomes), "void": 0, "accuracy": mean, "accuracy/math": mean,
         "accuracy/code": mean, "valid": 0.98, "structures": {"math": {"single": 1.0}, "code": {"single": 1.0}},
         "outcomes": outcomes,
+        "structures_by_task": {
+            t: "ensemble" if i % 4 < 2 * (designer == "rl") else "single" for i, t in enumerate(outcomes)
+        },
     }  # fmt: skip
 
 
@@ -128,4 +133,6 @@ def call(step, task, kind, design, execution, path, agent, said, reward, structu
         "problem": text or ("unknown name SOLVE, line 1" if invalid else ""), "messages": [text or prompt],
         "role_prompt": text or ("design" if role == "designer" else "step by step"),
         "verdict": text or ("ok" if reward else "wrong_answer"),
+        "correct": None if role == "designer" else reward == 1, "prompt_tokens": 24, "completion_tokens": len(ids),
+        "difficulty": "",
     }  # fmt: skip

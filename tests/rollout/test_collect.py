@@ -1,6 +1,7 @@
 """Collecting rollouts: what is asked of the engine, what becomes void, what becomes zero, what is kept."""
 
 import asyncio
+import dataclasses
 import functools
 import itertools
 
@@ -86,6 +87,23 @@ def test_a_fixed_design_is_run_for_every_task_and_no_designer_is_asked():
         assert design.call is None and design.valid and design.script == pair and len(design.executions) == 3
         assert (tree.rewards() == 1).all() and not tree.designer_trajectories()
         assert len(tree.executor_trajectories()) == 6
+
+
+def test_an_evaluation_keeps_outcome_structure_and_difficulty_of_every_task_that_is_not_void():
+    scripts = {"0": SINGLE, "1": "answer = vote(together([solver('a'), solver('b')], task))", "2": "answer = SOLVE"}
+
+    def designer(request):
+        if "3+2" in request.messages[0]:
+            raise EngineFailure("gone")
+        return scripts[request.messages[0].split("compute ")[1][0]]
+
+    pairs = tasks(4)
+    pairs[1] = (dataclasses.replace(pairs[1][0], metadata={"level": 2}), pairs[1][1])
+    engines = {"designer": ScriptedEngine(designer), "executor": ScriptedEngine(box)}
+    record = asyncio.run(evaluate(pairs, engines, BoxGrader(), make_config()))
+    assert record["outcomes"] == {"t/0": 1, "t/1": 1, "t/2": 0}
+    assert record["structures_by_task"] == {"t/0": "single", "t/1": "ensemble", "t/2": "invalid"}
+    assert record["difficulty_by_task"] == {"t/1": "2"} and record["void"] == 1
 
 
 @pytest.mark.parametrize(("m", "n"), [(0, 1), (1, 0)])

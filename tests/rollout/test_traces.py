@@ -32,7 +32,7 @@ CONTRACT = [
     "trained",
 ]
 EXTRA = ["status", "reason", "answer", "problem", "flags", "seed", "role_prompt", "messages", "verdict", "prompt_cut"]
-EXTRA += ["correct", "fraction", "format"]
+EXTRA += ["correct", "fraction", "format", "prompt_tokens", "completion_tokens", "difficulty"]
 
 
 def call(path: str, prompt: tuple[int, ...], completion: tuple[int, ...], conversation: str = "", **fields) -> Call:
@@ -86,6 +86,16 @@ def test_every_call_is_a_row_with_the_columns_of_the_contract(tmp_path, tree):
     assert (third["seed"], third["messages"], third["version"]) == (2**31 - 1, ["one", "two"], 4)
     assert [r["status"] for r in rows] == ["ok"] * 5 + ["void", "invalid"]
     assert (rows[5]["reason"], rows[6]["problem"]) == ("engine: HTTP 500", "no_script")
+
+
+def test_lengths_and_the_difficulty_of_the_task_can_be_read_without_the_ids(tmp_path, tree):
+    tree.task = dataclasses.replace(tree.task, metadata={"difficulty": "6/8", "level": 2})
+    rows = traces.read(traces.write(tmp_path, [tree], [], run="r", step=0))
+    assert [r["prompt_tokens"] for r in rows] == [1, 2, 2, 4, 2, 2, 1]
+    assert [r["completion_tokens"] for r in rows] == [2, 1, 1, 2, 1, 1, 1]
+    assert {r["difficulty"] for r in rows} == {"6/8"}
+    tree.task = dataclasses.replace(tree.task, metadata={"level": 2})
+    assert traces.read(traces.write(tmp_path, [tree], [], run="r", step=0))[0]["difficulty"] == "2"
 
 
 def test_rewards_and_advantages_are_those_that_were_trained(tmp_path, tree):
