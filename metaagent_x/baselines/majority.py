@@ -11,36 +11,60 @@ less than what it is compared with. Prompt tokens, which cost far less, are not 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from metaagent_x import mas
 from metaagent_x.baselines.method import Means, Method, MethodError
-from metaagent_x.baselines.single import Fixed
+from metaagent_x.baselines.single import SCRIPT, Fixed
 from metaagent_x.mas.records import Execution
+from metaagent_x.mas.tools import classes
 from metaagent_x.rollout.play import Player
+from metaagent_x.tasks.math import is_equivalent
 from metaagent_x.tasks.task import Task
 
 OPTIONS = ("members", "like")
-MOST = 64  # samples of one task
+MOST = 64  # samples of one vote
 VOTE = "answer = vote(together([solver()] * {members}, task))"
-# A budget that is used up ends the script where it is: `answer` is then the vote of all before.
-GROWING = f"texts = []\nfor _ in range({MOST}):\n    texts = [*texts, solver()(task)]\n    answer = vote(texts)"
 
 
 class Matched(Fixed):
-    """As many samples as another method's tokens allow."""
+    """As many samples as another method's tokens allow, each an execution of the single agent."""
 
     def __init__(self, player: Player, like: str, means: Means):
-        super().__init__(player, GROWING)
+        super().__init__(player, SCRIPT)
         self.needs, self._spent = like, means.spent
 
-    async def solve(self, task: Task, sample: int = 0) -> Execution:  # type: ignore[override]
+    async def solve(self, task: Task, sample: int = 0) -> Execution:
         """See `Method`. Void where the other method has no result to take the budget from."""
         tokens = self._spent(self.needs, task.id, sample)
         if tokens is None:
             return Execution(status="void", reason=f"{self.needs} has no result on this task to take the budget from")
-        budget = dataclasses.replace(self.player.budget, calls=MOST, tokens=max(tokens, 1))
-        return await super().solve(task, sample, budget=budget)
+        members: list[Execution] = []
+        sampled = 0
+        while not members or (sampled < tokens and len(members) < MOST and not members[-1].void):
+            members.append(await super().solve(task, MOST * sample + len(members)))
+            sampled += sum(call.sampled for call in members[-1].calls)
+        return await asyncio.to_thread(voted, task, members)
+
+
+def voted(task: Task, members: Sequence[Execution]) -> Execution:
+    """Executions as one, in which each is a branch and the most frequent answer wins; void if one of them is."""
+    same = classes(task.kind, [member.answer for member in members], is_equivalent)
+    best = max((c for c in same if c >= 0), key=lambda c: (same.count(c), -same.index(c)), default=None)
+    out = Execution(script=members[0].script, flags=set().union(*(member.flags for member in members)))
+    ends = []
+    for i, member in enumerate(members):
+        out.calls += [dataclasses.replace(call, path=f"{i}.{call.path}") for call in member.calls]
+        ends.append(out.calls[-1].path if member.calls else "")
+    winner = "" if best is None else ends[same.index(best)]
+    out.links = [(end, winner, "vote") for end in ends if end] + ([(winner, "", "answer")] if winner else [])
+    out.answer = "" if best is None else members[same.index(best)].answer
+    if spoilt := next((member for member in members if member.void), None):
+        out.status, out.reason = "void", spoilt.reason
+    out.structure = mas.classify(out)
+    return out
 
 
 def make(means: Means, options: Mapping[str, str]) -> Method:

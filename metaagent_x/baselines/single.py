@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from metaagent_x.baselines.method import Means, Method
-from metaagent_x.mas.records import Budget, Execution
+from metaagent_x.mas.records import Execution
 from metaagent_x.rollout.play import Player, read_design
 from metaagent_x.tasks.task import Task
 
@@ -20,9 +20,9 @@ class Fixed:
     def __init__(self, player: Player, script: str):
         self.player, self.design = player, read_design(None, script)
 
-    async def solve(self, task: Task, sample: int = 0, *, budget: Budget | None = None) -> Execution:
-        """See `Method`. `budget`: of this execution; None: that of the settings."""
-        execution = await self.player.execute(task, self.design, 0, sample, budget=budget)
+    async def solve(self, task: Task, sample: int = 0) -> Execution:
+        """See `Method`."""
+        execution = await self.player.execute(task, self.design, 0, sample)
         execution.script = self.design.script or ""
         return execution
 

@@ -116,7 +116,7 @@ def faults(summary: Mapping[str, Any]) -> Table:
     note = (
         "Replies that ended by length, and empty ones; prompts that were cut; then answers: without any answer in "
         "them, by designs that cannot be run, by scripts that crashed, that hit a limit of a contained process, that "
-        "used up their budget (votes matched in compute always do). All of these count as answers; void ones do not."
+        "used up their budget. All of these count as answers; void ones do not."
     )
     heads = ["method", "benchmark", "length", "empty", "cut", "none", "invalid", "crash", "limits", "budget", "void"]
     return Table("What went wrong, counts", heads, rows, note)

@@ -85,13 +85,8 @@ class Player:
             return Design(None, problem=f"engine: {defect!r}", void=True)
         return read_design(call, call.text)
 
-    async def execute(
-        self, task: Task, design: Design, i: int, j: int, *, budget: Budget | None = None
-    ) -> Execution:  # fmt: skip
-        """Execution `j` of the valid design `i`: run and classified, not graded. Void if an engine failed meanwhile.
-
-        `budget`: of this execution; None: that of the settings.
-        """
+    async def execute(self, task: Task, design: Design, i: int, j: int) -> Execution:
+        """Execution `j` of the valid design `i`: run and classified, not graded. Void if an engine failed meanwhile."""
         assert design.script is not None and design.valid
         script = mas.Script(design.script, design.script)
         memories: dict[str, tuple[int, ...]] = {}
@@ -108,9 +103,8 @@ class Player:
         async with self._places:
             outages = self.outages
             execution = await mas.run_script(
-                script, task, ask, budget=budget or self.budget, prompts=self.prompts, brief=self.chat.brief,
-                watch=self._watch,
-            )  # fmt: skip
+                script, task, ask, budget=self.budget, prompts=self.prompts, brief=self.chat.brief, watch=self._watch
+            )
         if execution.status == "wall" and self.outages != outages:  # it may have waited for a server, not for itself
             execution.status, execution.reason = "void", f"{execution.reason}, while a server was away"
         try:
