@@ -19,10 +19,10 @@ from metaagent_x.tasks.math import extract_answer
 from metaagent_x.tasks.task import Kind
 
 CODE = re.compile(
-    r"\b(program|python|stdin|stdout|standard (input|output)|input (format|line)|output format|sample input|test cases?|"
-    r"prints?|read integers|subarray|substring|(given|returns?|takes?) (an?|the) (\w+ )?(array|string|list|tuple)s?|"
-    r"(array|string|list|matrix) (nums|s|arr|of integers)|write a (function|method|class)|return (the|an?|true|\w+ if))\b"
-    r"|\bdef |```|^input\b|^-+input-+|example 1:",
+    r"\b(program|python|stdin|stdout|standard (input|output)|input (format|line)|output format|sample input|test cases?"
+    r"|prints?|read integers|subarray|substring|(given|returns?|takes?) (an?|the) (\w+ )?(array|string|list|tuple)s?"
+    r"|(array|string|list|matrix) (nums|s|arr|of integers)|write a (function|method|class)"
+    r"|return (the|an?|true|\w+ if))\b|\bdef |```|^input\b|^-+input-+|example 1:",
     re.IGNORECASE | re.MULTILINE,
 )
 

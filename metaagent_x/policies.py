@@ -109,6 +109,7 @@ async def engines(config: Settings, policy: Policy, folder: Path) -> dict[str, E
         params = {name: saved.restore_params(policy.step, name, template) for name in names}
     described = folder / DESCRIPTION
     if config.engine.kind == "vllm":
+        folder.mkdir(parents=True, exist_ok=True)
         assemble.describe(described, model, config.tokenizer)
     return await assemble.engines(config, None, model, params, policy.step, described)
 

@@ -11,11 +11,15 @@ from qwen3_reference import random_params
 from configs import eval as evaluation
 from configs import eval_published_8b, tiny
 from metaagent_x import assemble, config, policies
+from metaagent_x.evaluation import job
+from metaagent_x.evaluation.benchmarks import open_benchmark
+from metaagent_x.evaluation.journal import Journal
+from metaagent_x.evaluation.play import play, units
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.step import Learner
 from metaagent_x.model import qwen3
+from metaagent_x.rollout import traces
 from metaagent_x.rollout.chat import train_bpe
-from metaagent_x.rollout.engine import Sampling
 
 MODEL = qwen3.Qwen3Config(
     vocab_size=300, hidden_size=16, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=32,
@@ -82,14 +86,31 @@ async def test_the_engines_hold_the_weights_of_that_step(run, tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_policy_of_a_run_samples(run, tmp_path):
-    c = settings(run)
-    engines = await policies.engines(c, policies.adopt(c), tmp_path)
-    chat = assemble.chat_for(c.tokenizer)
-    done = await engines["executor"].generate(tuple(chat.prompt("", "1+1")), Sampling(4, stop_ids=chat.stop_ids), 0)
-    for engine in engines.values():
-        await engine.close()
-    assert 1 <= len(done.ids) <= 4
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_two_evaluations_with_one_seed_agree_in_every_token(run, tmp_path, temperature):
+    """On the built-in engine, however many tasks are in flight."""
+
+    async def played(folder, in_flight):
+        c = settings(run, **{"evaluate.temperature": temperature, "rollout.max_executor_tokens": 12})
+        policy, sets = policies.adopt(c), [open_benchmark(("tiny_math", ""), generated=6, limit=0)]
+        engines = await policies.engines(c, policy, folder)
+        journal, grader = Journal(folder), assemble.grader(c)
+        methods, means = job.make_methods(c, engines, journal.rows)
+        plan = units(c.evaluate.methods, sets, lambda _: 2)
+        await play(plan, methods, means, grader, journal, scorer="s/1", in_flight=in_flight)
+        grader.close()
+        for engine in engines.values():
+            await engine.close()
+        rows = [row for file in sorted((folder / "traces").iterdir()) for row in traces.read(file)]
+        said = {(row["run"], row["task_id"], row["path"], row["role"]): row["completion_ids"] for row in rows}
+        return said, {key: (row["answer"], row["verdict"]) for key, row in Journal(folder).rows.items()}
+
+    one, other = await played(tmp_path / "one", 2), await played(tmp_path / "other", 6)
+    assert one == other
+    # the Designer of a random network writes no script, so that its method ends there
+    assert len(one[1]) == 3 * 6 * 2 and len(one[0]) >= 3 * 6 * 2
+    samples = [[ids for (name, *_), ids in one[0].items() if name == f"single tiny_math {i}"] for i in range(2)]
+    assert (samples[0] == samples[1]) is (temperature == 0.0)
 
 
 def test_a_folder_of_weights_says_its_network_and_is_told_from_another(tmp_path):

@@ -82,7 +82,9 @@ def open_benchmark(entry: Entry, *, generated: int, limit: int) -> Benchmark:
 
 
 def open_all(entries: Sequence[Entry], *, generated: int, limit: int) -> list[Benchmark]:
-    """All benchmarks, in order. Raises DatasetError: see `open_benchmark`; one is named twice."""
+    """All benchmarks, in order. Raises DatasetError: see `open_benchmark`; there are none, or one is named twice."""
+    if not entries:
+        raise DatasetError("no benchmark is named; name some: --benchmarks=aime24,apps")
     names = [name for name, _ in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise DatasetError(f"benchmark {twice!r} is named twice; its results could not be told apart")

@@ -34,6 +34,8 @@ def make_methods(
       MethodError: one does not exist, or needs the results of another that does not come before it.
     """
     e = c.evaluate
+    if not e.methods:
+        raise MethodError(f"no method is named; there are {', '.join(registry.METHODS)}")
     means = Means(engines, sampled(c), e.members, e.vote_temperature, spent(rows), **more)
     methods = {name: registry.make(name, means) for name in e.methods}
     for name, method in methods.items():

@@ -58,5 +58,7 @@ def test_what_is_no_benchmark_or_named_twice_is_refused(tmp_path):
         open_benchmark(("aime23", ""), generated=1, limit=0)
     with pytest.raises(DatasetError, match="'tiny_math' is named twice"):
         open_all((("tiny_math", ""), ("tiny_math", "")), generated=1, limit=0)
+    with pytest.raises(DatasetError, match="no benchmark is named"):
+        open_all((), generated=1, limit=0)
     with pytest.raises(DatasetError, match="does not exist"):
         open_benchmark(("aime24", str(tmp_path / "none.jsonl")), generated=1, limit=0)
