@@ -113,9 +113,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_lost(place, tmp_path):
         asked = endpoint.asked
         for more, words in (
             (("--methods=maas",), "no method 'maas'; there are metaagent_x, single, single_majority"),
-            (("--benchmarks=math501",), "no benchmark 'math501'"),
             (("--temperature=1.0",), "evaluate.temperature: 0.0 there, 1.0 here"),
-            (("--config=configs/tiny.py",), "--config=configs/eval.py"),
             (("--methods=single_majority:like=metaagent_x",), "needs the results of 'metaagent_x'"),
         ):
             done = run(place, endpoint.url, tmp_path / "a", *look, *more)

@@ -13,6 +13,7 @@ from metaagent_x.evaluation.benchmarks import Benchmark
 from metaagent_x.evaluation.journal import Journal
 from metaagent_x.evaluation.rows import Key, row_of
 from metaagent_x.interruption import to_the_end
+from metaagent_x.mas.records import Execution
 from metaagent_x.rollout.collect import GraderProtocol, judge
 from metaagent_x.tasks.task import Rubric, Task
 
@@ -75,29 +76,32 @@ async def play(
       Exception: whatever a defect (not an EngineFailure) of an engine or the grader raised.
     """
 
-    async def worker(queue: Iterator[Unit]) -> None:
+    async def worker(queue: Iterator[Unit], group: asyncio.TaskGroup) -> None:
         for unit in queue:
             began = time.perf_counter()
             execution = await methods[unit.method].solve(unit.task, unit.sample)
-            wall_s = time.perf_counter() - began
             means.check()
-            if execution.status != "void":
-                execution.verdict = await judge(
-                    grader, unit.rubric, execution, forbid_answer_in_script=forbid_answer_in_script
-                )
-            row = row_of(
-                execution, unit.task, method=unit.method, benchmark=unit.benchmark, sample=unit.sample, scorer=scorer,
-                wall_s=wall_s,
-            )  # fmt: skip
-            journal.add(row, execution, unit.task)
-            ended(unit)
+            # Beside the next task: engines must not wait for programs that are being tested.
+            group.create_task(conclude(unit, execution, time.perf_counter() - began))
+
+    async def conclude(unit: Unit, execution: Execution, wall_s: float) -> None:
+        if execution.status != "void":
+            execution.verdict = await judge(
+                grader, unit.rubric, execution, forbid_answer_in_script=forbid_answer_in_script
+            )
+        row = row_of(
+            execution, unit.task, method=unit.method, benchmark=unit.benchmark, sample=unit.sample, scorer=scorer,
+            wall_s=wall_s,
+        )  # fmt: skip
+        journal.add(row, execution, unit.task)
+        ended(unit)
 
     try:
         for wave in _waves(todo, methods):
             queue = iter(wave)
             async with _first_failure(), asyncio.TaskGroup() as group:
                 for _ in range(min(in_flight, len(wave))):
-                    group.create_task(worker(queue))
+                    group.create_task(worker(queue, group))
     finally:
         await to_the_end(journal.flush())
 
