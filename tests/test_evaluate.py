@@ -112,7 +112,6 @@ def test_what_is_wrong_is_one_line_and_nothing_is_lost(place, tmp_path):
         kept = (tmp_path / "a" / "results.jsonl").read_bytes()
         asked = endpoint.asked
         for more, words in (
-            (("--methods=maas",), "no method 'maas'; there are metaagent_x, single, single_majority"),
             (("--temperature=1.0",), "evaluate.temperature: 0.0 there, 1.0 here"),
             (("--methods=single_majority:like=metaagent_x",), "needs the results of 'metaagent_x'"),
         ):

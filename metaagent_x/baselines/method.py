@@ -54,7 +54,7 @@ class Means:
     vote_temperature: float = 0.7
     spent: Callable[[str, str, int], int | None] = lambda method, task_id, sample: None
     watch: Callable[[CallRequest | Call | ToolRun], object] | None = None
-    _players: list[Player] = dataclasses.field(default_factory=list)
+    _players: list[Player] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     def player(self, **rollout: Any) -> Player:
         """A player of these engines; `rollout`: settings that differ for it. A run's own fixed design is left out.

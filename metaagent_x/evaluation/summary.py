@@ -176,10 +176,7 @@ def _comparisons(
     for a, b in itertools.combinations(methods, 2):
         sides = {name: (values.get((a, name), {}), values.get((b, name), {})) for name in benchmarks}
         if len(benchmarks) > 1:
-            sides[EVERYWHERE] = tuple(
-                {f"{name}/{task}": v for name in benchmarks for task, v in values.get((method, name), {}).items()}
-                for method in (a, b)
-            )  # type: ignore[assignment]
+            sides[EVERYWHERE] = _together(values, a, benchmarks), _together(values, b, benchmarks)
         for name, (first, second) in sides.items():
             if first.keys() & second.keys():
                 d = statistics.paired_bootstrap(second, first, **options)
@@ -188,3 +185,10 @@ def _comparisons(
                     "accuracy_against": d.before, "difference": d.gain, "low": d.low, "high": d.high,
                 })  # fmt: skip
     return out
+
+
+def _together(
+    values: Mapping[tuple[str, str], Mapping[str, float]], method: str, benchmarks: Sequence[str]
+) -> dict[str, float]:  # fmt: skip
+    """The values of all benchmarks, by benchmark and task."""
+    return {f"{name}/{task}": v for name in benchmarks for task, v in values.get((method, name), {}).items()}
