@@ -1,5 +1,7 @@
 """What a Player tells whoever watches, and how replies without ids are counted."""
 
+from pathlib import Path
+
 from metaagent_x import config
 from metaagent_x.mas.records import Call, CallRequest, ToolRun
 from metaagent_x.rollout.engine import Completion
@@ -42,3 +44,22 @@ async def test_a_budget_of_tokens_counts_the_text_of_an_engine_that_gives_no_ids
         execution = await plays.execute(TASK, read_design(None, script), 0, 0)
         assert (execution.status, len(execution.calls)) == ("budget", 2)
         assert [call.sampled for call in execution.calls] == [10, 10] and execution.answer == FOUR
+
+
+async def test_a_script_of_the_published_checkpoint_runs_under_its_prompts():
+    script = (Path(__file__).parents[1] / "mas" / "dialects" / "scripts" / "vote_plurality.txt").read_text()
+    design_text = f"Problem Type: sum\n<code>\n```python\n{script}\n```\n</code>"
+    seen = []
+
+    def reply(request):
+        seen.append(request)
+        return design_text if request.agent == "designer" else f"<delivery>4</delivery>\nFINAL ANSWER: {FOUR}"
+
+    plays = player(reply, prompts="published")
+    design = await plays.design(TASK, 0)
+    execution = await plays.execute(TASK, design, 0, 0)
+    assert seen[0].messages == ("Design Multi Agent System for the Question: " + TASK.prompt,)
+    assert design.problem == "" and len(execution.calls) == 5 and execution.structure == "ensemble"
+    assert all(r.role_prompt.startswith("Solve step by step") and "FINAL ANSWER" in r.role_prompt for r in seen[1:])
+    assert {r.messages for r in seen[1:]} == {(TASK.prompt,)}  # the question is ours, not what the script re-types
+    assert "\\boxed{4}" in execution.answer
