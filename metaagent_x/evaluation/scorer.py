@@ -24,12 +24,13 @@ from metaagent_x.tasks import (
     math_pool,
     math_units,
     math_worker,
+    syntax,
 )
 
 NAME = "metaagent_x"
 SOURCES: tuple[types.ModuleType, ...] = (
     code, collect, compare, contained, grader, kinds, math, math_exact, math_forms, math_pool, math_units, math_worker,
-    provenance,
+    provenance, syntax,
 )  # fmt: skip
 LIBRARIES = ("math-verify", "latex2sympy2-extended", "sympy")  # that decide what is the same in mathematics
 

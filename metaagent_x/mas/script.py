@@ -10,6 +10,7 @@ import unicodedata
 import warnings
 
 from metaagent_x.mas.language import NAMES
+from metaagent_x.tasks import syntax
 
 FILE = "script"
 UNREADABLE = (ValueError, OverflowError, RecursionError, MemoryError)  # what Python's own parser may raise besides
@@ -129,7 +130,7 @@ def parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return ast.parse(text, FILE)
+            return syntax.parse(text, FILE)
         except UNREADABLE as problem:
             raise _unreadable(problem) from problem
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaagent_x.sandbox import Limits
+from metaagent_x.tasks import syntax
 from metaagent_x.tasks.compare import Checker
 from metaagent_x.tasks.kinds import Runner, TestResult, UnsupportedTest, known_checker, require
 
@@ -97,7 +98,7 @@ def _closing(text: str, start: int) -> int | None:
 def parse(program: str) -> ast.Module | None:
     """Its syntax tree, or None if it is not Python (or is nested too deeply to be read)."""
     try:
-        return ast.parse(program, _NAME)
+        return syntax.parse(program, _NAME)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from metaagent_x.sandbox import Limits, Program, Result, SandboxFailure
-from metaagent_x.tasks import contained
+from metaagent_x.tasks import contained, syntax
 from metaagent_x.tasks.compare import CHECKERS, Checker, output_difference, same_output, same_value
 
 KINDS = ("stdin", "call", "assert")
@@ -126,7 +126,7 @@ def require(test: Mapping[str, Any], name: str) -> None:
 @functools.lru_cache(1024)
 def _names(source: str) -> list[str]:
     """The names whose values a source reads."""
-    nodes = ast.walk(ast.parse(source, _NAME))
+    nodes = ast.walk(syntax.parse(source, _NAME))
     return sorted({node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)})
 
 
