@@ -17,9 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from metaagent_x.evaluation import job, journal, summary
+from metaagent_x.evaluation import job, journal, summary, tables
 from metaagent_x.evaluation.rows import key_of
-from metaagent_x.evaluation.tables import tables
 from metaagent_x.run_folder import RunFolderError, read_lines
 
 
@@ -34,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.to:
             parsed.to.mkdir(parents=True, exist_ok=True)
             job.write(parsed.to, made)
-        console = Console()
-        for table in tables(made):
-            console.print(table.rich())
+        tables.show(tables.tables(made), Console())
         return 0
     except (RunFolderError, summary.MixedScorers) as error:
         print(f"bad input: {error}", file=sys.stderr)

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from metaagent_x import accelerators, assemble, config, policies
 from metaagent_x.baselines.method import MethodError
-from metaagent_x.evaluation import benchmarks, job, summary
+from metaagent_x.evaluation import benchmarks, job, summary, tables
 from metaagent_x.evaluation.journal import Journal
 from metaagent_x.evaluation.play import Unit, missing, play, units
 from metaagent_x.evaluation.scorer import scorer
@@ -94,8 +94,7 @@ def main(_: list[str]) -> None:
             interruption.run(evaluate(c, policy, todo, journal))
         rows = [journal.rows[unit.key] for unit in plan if unit.key in journal.rows]
         model, size = dataclasses.asdict(policy), policies.published_size(c, policy)
-        for table in job.write(folder.path, job.results(c, model, size, sets, rows, how)):
-            console.print(table.rich())
+        tables.show(job.write(folder.path, job.results(c, model, size, sets, rows, how)), console)
         say(f"written: {folder.path / 'results.md'}, and results.json beside it")
         if void := sum(row["void"] for row in rows):
             say(f"{void} results are void (an engine or the grader failed); the same command plays them again")

@@ -6,20 +6,27 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from metaagent_x.analysis import published as paper
 
+WIDE = 120  # columns of a terminal
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A title, the heads of the columns, rows of text (the first column to the left), and what must be said of it."""
+    """A title, the heads of the columns, rows of text (the first column to the left), and what must be said of it.
+
+    `wide`: it has more columns than a narrow terminal shows legibly.
+    """
 
     title: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    wide: bool = False
 
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", "| " + " | ".join(map(_cell, self.heads)) + " |"]
@@ -34,6 +41,16 @@ class Table:
         for row in self.rows:
             out.add_row(*map(Text, row))
         return out
+
+
+def show(made: Sequence[Table], console: Console) -> None:
+    """Prints tables; of the wide ones only the names where the terminal is too narrow for them."""
+    hidden = [table.title for table in made if table.wide and console.width < WIDE]
+    for table in made:
+        if table.title not in hidden:
+            console.print(table.rich())
+    if hidden:
+        console.print(f"in results.md, or in a terminal of {WIDE} columns: {'; '.join(hidden)}", soft_wrap=True)
 
 
 def tables(summary: Mapping[str, Any]) -> list[Table]:
@@ -102,7 +119,7 @@ def costs(summary: Mapping[str, Any]) -> Table:
         ])  # fmt: skip
     note = "Tokens: of all prompts; sampled; sampled by the Designer, contained in these. Wall: seconds of one answer."
     heads = ["method", "benchmark", "answers", "calls", "prompts", "sampled", "design", "tools", "wall"]
-    return Table("What one answer costs, on average", heads, rows, note)
+    return Table("What one answer costs, on average", heads, rows, note, wide=True)
 
 
 def faults(summary: Mapping[str, Any]) -> Table:
@@ -119,7 +136,7 @@ def faults(summary: Mapping[str, Any]) -> Table:
         "used up their budget. All of these count as answers; void ones do not."
     )
     heads = ["method", "benchmark", "length", "empty", "cut", "none", "invalid", "crash", "limits", "budget", "void"]
-    return Table("What went wrong, counts", heads, rows, note)
+    return Table("What went wrong, counts", heads, rows, note, wide=True)
 
 
 def _interval(cell: Mapping[str, Any] | None) -> str:

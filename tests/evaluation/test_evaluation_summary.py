@@ -1,8 +1,10 @@
 """From rows to tables: values worked out by hand, and what must not stand in one table."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from metaagent_x import compare, config
 from metaagent_x.evaluation import job, scorer, summary, tables
@@ -173,3 +175,13 @@ def test_the_same_rows_give_the_same_files(tmp_path):
         files.append([(tmp_path / name).read_text() for name in ("results.json", "results.md")])
     assert files[0] == files[1] and "## What went wrong" in files[0][1]
     assert not list(tmp_path.glob(".*draft"))
+
+
+def test_a_narrow_terminal_is_told_where_the_wide_tables_are():
+    c, sets, rows = settings("aime24")
+    shown = tables.tables(job.results(c, {}, "8B", sets, rows, "how"))
+    for width, there in ((80, False), (140, True)):
+        out = io.StringIO()
+        tables.show(shown, Console(file=out, width=width))
+        assert "Accuracy" in out.getvalue() and ("limits" in out.getvalue()) is there
+        assert ("in results.md" in out.getvalue()) is not there
