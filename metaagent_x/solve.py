@@ -35,7 +35,7 @@ from metaagent_x.live import Live, guess_kind
 from metaagent_x.mas.records import Execution
 from metaagent_x.rollout import traces
 from metaagent_x.rollout.engine import EngineFailure, EngineRefused
-from metaagent_x.tasks.task import Task
+from metaagent_x.tasks.task import Kind, Task
 
 console = Console()
 say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     interruption.install()
     try:
         text = question(argv[1:], _FILE.value)
-        kind = _KIND.value or guess_kind(text)
+        kind: Kind = "code" if (_KIND.value or guess_kind(text)) == "code" else "math"
         task = Task(f"solve/{hashlib.sha256(text.encode()).hexdigest()[:8]}", kind, text)
         for field, flag in _OVERRIDES.items():
             if flag.value is not None:
