@@ -7,6 +7,9 @@ The named alternative is the engine itself: the very calls that the evaluation m
 side by side where they were so, the same 64 tasks in flight, and nothing else: no script process, no sandbox, no
 prompt, no grading, no file. A call takes 2 to 10 s, by its seed, as one of a 4B model on a shared GPU does; replies are
 right or wrong by the parity of the seed, about 250 tokens with the reasoning. Designs rotate among four structures.
+
+Two figures: the time of all, which one long task at the end can shift by seconds on either side, and the mean time of
+one task from its first request to its answer (in the evaluation: from before the script is asked for to before grading).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import collections
 import datetime
 import os
 import platform
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -36,8 +40,8 @@ from metaagent_x.tasks.grader import Grader
 
 SETS = {
     "aime24": ("aime24/test.jsonl", 20), "aime25": ("aime25/test.jsonl", 20),
-    "olympiadbench": ("olympiadbench/OE_TO_maths_en_COMP.jsonl", 56),
-    "apps": ("apps/test_selected150_hf_schema.jsonl", 48), "code_contests": ("code_contests/test.jsonl", 48),
+    "olympiadbench": ("olympiadbench/OE_TO_maths_en_COMP.jsonl", 120),
+    "apps": ("apps/test_selected150_hf_schema.jsonl", 80), "code_contests": ("code_contests/test.jsonl", 80),
 }  # fmt: skip
 IN_FLIGHT = 64
 DELAY_S = (2.0, 10.0)
@@ -88,11 +92,13 @@ class Delayed:
     async def close(self) -> None: ...
 
 
-async def bare(engine: Delayed) -> float:
-    """Seconds of the same calls alone. A call waits for those of its task that had ended before it began."""
+async def bare(engine: Delayed) -> tuple[float, float]:
+    """Seconds of the same calls alone, and of one task on average. A call waits for those of its task that had ended
+    before it began."""
     recorded = {i: sorted(calls, key=lambda call: call[0]) for i, calls in engine.calls.items()}
     engine.calls = collections.defaultdict(list)
     queue = iter(sorted(recorded.values(), key=lambda calls: calls[0][0]))
+    each: list[float] = []
 
     async def one(jobs: list[asyncio.Task], before: list[int], call: tuple) -> None:
         await asyncio.gather(*(jobs[j] for j in before))
@@ -101,15 +107,17 @@ async def bare(engine: Delayed) -> float:
 
     async def worker() -> None:
         for calls in queue:
+            task_began = time.perf_counter()
             jobs: list[asyncio.Task] = []
             for i, call in enumerate(calls):
                 before = [j for j in range(i) if calls[j][1] <= call[0]]
                 jobs.append(asyncio.create_task(one(jobs, before, call)))
             await asyncio.gather(*jobs)
+            each.append(time.perf_counter() - task_began)
 
     began = time.perf_counter()
     await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
-    return time.perf_counter() - began
+    return time.perf_counter() - began, statistics.mean(each)
 
 
 async def evaluated(c: Any, sets: list[Benchmark], engine: Delayed, folder: Path) -> tuple[float, Journal]:
@@ -139,14 +147,16 @@ def main() -> None:
         whole, journal = asyncio.run(evaluated(c, sets, engine, Path(folder)))
         cpu = time.process_time() - cpu
     calls = sum(map(len, engine.calls.values()))
-    alone = asyncio.run(bare(engine))
+    alone, alone_each = asyncio.run(bare(engine))
+    each = statistics.mean(row["time/wall_s"] for row in journal.rows.values())
     right = sum(bool(row["correct"]) for row in journal.rows.values())
     void = sum(row["void"] for row in journal.rows.values())
     table = (
-        "| tasks | right | void | calls | engine alone, s | evaluation, s | added | its own CPU, s |\n"
-        "|---|---|---|---|---|---|---|---|\n"
-        f"| {len(journal.rows)} | {right} | {void} | {calls} | {alone:.1f} | {whole:.1f} | "
-        f"{100 * (whole / alone - 1):+.1f} % | {cpu:.1f} |"
+        "| of | engine alone, s | evaluation, s | added |\n"
+        "|---|---|---|---|\n"
+        f"| all {len(journal.rows)} tasks, {calls} calls | {alone:.1f} | {whole:.1f} | {whole / alone - 1:+.1%} |\n"
+        f"| one task, mean | {alone_each:.2f} | {each:.2f} | {each / alone_each - 1:+.1%} |\n\n"
+        f"{right} answers were right, {void} void; the process used {cpu:.1f} s of CPU besides its scripts and programs."
     )
     print(f"load before: {load:.1f}; {', '.join(layers)}\n{table}")
     if args.append:
