@@ -110,18 +110,19 @@ def engine(config: Settings, model: Qwen3Config, params: Any, version: int = 0) 
 
 
 async def engines(
-    config: Settings, pools: Pools, model: Qwen3Config, params: Mapping[str, Any], version: int, described: Path
+    config: Settings, pools: Pools | None, model: Qwen3Config, params: Mapping[str, Any], version: int, described: Path
 ) -> dict[str, Engine]:
     """The engine of every role; one object where one policy plays both. Servers are started and hold the weights.
 
     Args:
+      pools: what rehearsed samples are made from; None for a job without any.
       params: weights by policy name. version: of all of them.
       described: folder of `describe`, which servers read.
 
     Raises:
       EngineRefused: a server is not what the learner expects. EngineFailure: one did not start.
     """
-    if config.engine.kind == "scripted":
+    if config.engine.kind == "scripted" and pools is not None:
         return rehearsal(config, pools, version)
     if config.engine.kind == "openai":
         endpoint = openai_engine(config)

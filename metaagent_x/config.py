@@ -103,7 +103,8 @@ def base(*groups: str) -> Settings:
     c.rollout.max_prompt_tokens = 8192
     c.rollout.max_designer_tokens = 8192
     c.rollout.max_executor_tokens = 8192
-    c.rollout.prompts = "full"  # "full": documented language; "tiny": the few-token prompts of configs/tiny.py
+    # full: the documented language; tiny: the few-token prompts of configs/tiny.py; published: the paper's checkpoint
+    c.rollout.prompts = "full"
     c.rollout.concurrency = 256  # executions in flight
     c.rollout.design = ""  # a script that every task gets, and no Designer is asked; "": the Designer writes them
     c.rollout.forbid_answer_in_script = False
@@ -259,8 +260,35 @@ def _distill() -> Settings:
     return d
 
 
+def _evaluate() -> Settings:
+    """What `evaluate.py` and `solve.py` need besides."""
+    e: Settings = ml_collections.ConfigDict()
+    e.model = ""  # a run folder, a Hugging Face folder, or the URL of an endpoint up to and with its version
+    e.step = -1  # of a run folder: its checkpoint; -1: the newest
+    e.weights = ""  # filled in: which weights of a Hugging Face folder these are, by sizes and times of its files
+    e.methods = ("metaagent_x", "single")  # of baselines.registry, with their options
+    e.benchmarks = ()  # (name with its options, path): datasets, or generated families
+    e.limit = 0  # tasks of each benchmark; 0: all
+    e.samples = 1  # how often every task is played
+    e.runs = (("aime24", 3), ("aime25", 3), ("amc23", 3))  # benchmarks that are played more often, if `samples` is less
+    e.generated = 512  # test tasks of a generated family
+    e.in_flight = 64  # tasks that are played at a time
+    # Of all methods and both roles alike. At 0, on the built-in engine, samples of one task are copies of each other.
+    e.temperature = 0.0
+    e.top_p = 1.0
+    e.top_k = -1
+    e.min_p = 0.0
+    e.repetition_penalty = 1.0
+    e.members = 5  # samples that single_majority votes over
+    e.vote_temperature = 0.7  # of such samples where `temperature` is 0
+    e.level = 0.95  # of intervals
+    e.resamples = 10_000
+    e.published = ""  # size of the model, "4B" or "8B", whose published figures stand beside; "": by the network
+    return e
+
+
 # What single jobs need beyond training.
-GROUPS: dict[str, Callable[[], Settings]] = {"teacher": _teacher, "distill": _distill}
+GROUPS: dict[str, Callable[[], Settings]] = {"teacher": _teacher, "distill": _distill, "evaluate": _evaluate}
 
 
 CHOICES = {
@@ -271,7 +299,7 @@ CHOICES = {
     "model.compute_dtype": ("float32", "bfloat16"),
     "model.attention": ("xla", "cudnn"),
     "model.remat": ("none", "block", "full"),
-    "rollout.prompts": ("full", "tiny"),
+    "rollout.prompts": ("full", "tiny", "published"),
     "engine.kind": ("jax", "vllm", "openai", "scripted"),
     "engine.layout": ("colocated", "split"),
     "engine.in_flight": ("keep", "abort"),
@@ -282,6 +310,7 @@ CHOICES = {
     "learner.truncated": ("train", "mask"),
     "learner.flat_groups": ("keep", "top_up"),
     "guard.stuck": ("report", "exit"),
+    "evaluate.published": ("", "4B", "8B"),
     **{f"guard.{name}.action": ("off", "warn", "stop", "roll_back") for name in (*GUARDS, "valid")},
 }
 AT_LEAST = {
@@ -308,10 +337,12 @@ AT_LEAST = {
     "distill.reasoning_chars": 0,
     "guard.window": 1, "guard.max_roll_backs": 0, "guard.nonfinite": 0, "guard.dumps": 0, "guard.heartbeat_s": 0.01,
     **{f"guard.{name}_s": 0 for name in PHASES},
+    "evaluate.step": -1, "evaluate.limit": 0, "evaluate.samples": 1, "evaluate.generated": 1, "evaluate.in_flight": 1,
+    "evaluate.temperature": 0, "evaluate.members": 2, "evaluate.resamples": 1,
 }  # fmt: skip
 BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",
-    "sft.average",
+    "sft.average", "evaluate.level",
 )  # fmt: skip
 
 
@@ -359,6 +390,8 @@ def validate(c: Settings) -> None:
     _check_data(c)
     if "distill" in c:
         _check_distill(c)
+    if "evaluate" in c:
+        _check_evaluation(c)
 
 
 def _check_fields(c: Settings, reference: Settings, prefix: str) -> None:
@@ -479,6 +512,26 @@ def _check_sampling(c: Settings) -> None:
             )
 
 
+def _check_evaluation(c: Settings) -> None:
+    e = c.evaluate
+    for field, form, example in (("benchmarks", (str, str), "('aime24', '')"), ("runs", (str, int), "('aime24', 3)")):
+        if wrong := [x for x in e[field] if not isinstance(x, tuple) or tuple(map(type, x)) != form]:
+            raise ConfigError(f"evaluate.{field} holds {wrong[0]!r}; every entry must be like {example}")
+    if wrong := [x for x in e.methods if not isinstance(x, str)]:
+        raise ConfigError(f"evaluate.methods holds {wrong[0]!r}; every entry must be a name, like 'single'")
+    if not (0 < e.top_p <= 1 and e.level > 0 and e.vote_temperature > 0 and e.repetition_penalty > 0):
+        raise ConfigError(
+            f"evaluate.top_p={e.top_p}, level={e.level}, vote_temperature={e.vote_temperature}, "
+            f"repetition_penalty={e.repetition_penalty}: all must be above 0, and top_p at most 1"
+        )
+    plain = (e.top_p, e.min_p, e.repetition_penalty) == (1.0, 0.0, 1.0) and e.top_k in (-1, 0)
+    if c.engine.kind == "jax" and not plain:
+        raise ConfigError(
+            f"evaluate.top_p={e.top_p}, top_k={e.top_k}, min_p={e.min_p}, repetition_penalty={e.repetition_penalty} "
+            "with engine.kind='jax': the built-in engine samples plainly (1.0, -1, 0.0, 1.0); use engine.kind='vllm'"
+        )
+
+
 def _check_lengths(c: Settings) -> None:
     r, designer = c.rollout, not c.rollout.design or c.sft.max_steps > 0  # a cold start asks one in any case
     longest = max(r.max_executor_tokens, r.max_designer_tokens if designer else 0)
@@ -532,12 +585,15 @@ def _is_address(url: object) -> bool:
         return False
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """For `absl.app.run(flags_parser=...)`: bad flags and unknown config fields are one clear line and exit code 2."""
+def parse_flags(argv: list[str], *, positional: int = 0) -> list[str]:
+    """For `absl.app.run(flags_parser=...)`: bad flags and unknown config fields are one clear line and exit code 2.
+
+    `positional`: so many words may stand without a flag.
+    """
     try:
         rest = flags.FLAGS(argv)
-        if len(rest) > 1:
-            raise flags.Error(f"{' '.join(rest[1:])!r} is not a flag; flags start with --")
+        if len(rest) > 1 + positional:
+            raise flags.Error(f"{' '.join(rest[1 + positional :])!r} is not a flag; flags start with --")
         if flags.FLAGS["config"].value is None:
             raise flags.Error("no settings; give a file of configs/, e.g. --config=configs/tiny.py")
         _ = flags.FLAGS["config"].value.seed  # a file that could not be loaded says so only when it is used

@@ -45,6 +45,9 @@ RESUMABLE_CHANGES = frozenset(
         "distill.same_script", "distill.replies", "distill.per_task", "distill.near", "distill.reasoning_chars",
         "distill.benchmarks",
         "engine.weights_dir", "engine.request_timeout_s", "engine.push_timeout_s", "engine.start_timeout_s",
+        # An evaluation may play more: a row of its results says which method, benchmark, sample and task it is of.
+        "evaluate.methods", "evaluate.benchmarks", "evaluate.samples", "evaluate.runs", "evaluate.limit",
+        "evaluate.in_flight", "evaluate.published",
     }
 )  # fmt: skip
 RESUMABLE_GROUPS = ("guard.", "distill.quotas.")  # the same of whole groups
@@ -226,17 +229,7 @@ class RunFolder:
             raise _unwritten(error, self.path) from error
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        path = self.path / name
-        data = (json.dumps(record, allow_nan=False) + "\n").encode()
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-            try:
-                before = os.lseek(handle, 0, os.SEEK_END)
-                _write_whole(handle, data, before)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise _unwritten(error, path) from error
+        append_lines(self.path / name, [record])
 
     def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         # Imported late: jobs that only read a run folder do not need it.
@@ -330,6 +323,20 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         except ValueError as error:
             raise RunFolderError(f"{path}, line {number}: not readable as JSON ({error})") from error
     return out
+
+
+def append_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Appends an object a line to a `.jsonl` file: all of them or none. Raises RunWriteError."""
+    data = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            before = os.lseek(handle, 0, os.SEEK_END)
+            _write_whole(handle, data, before)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise _unwritten(error, path) from error
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

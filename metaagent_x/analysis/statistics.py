@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -52,14 +53,83 @@ def paired_bootstrap(
         raise ValueError(f"no task in common among {len(before)} and {len(after)}: the two sides are not paired")
     a = np.array([before[i] for i in common], float)
     b = np.array([after[i] for i in common], float)
-    gains, n = b - a, len(common)
-    rng = np.random.default_rng(seed)
+    low, high = _percentiles(b - a, level, resamples, seed)
+    return Difference(float(a.mean()), float(b.mean()), low, high, len(common))
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A mean over tasks and the bounds of its interval."""
+
+    mean: float
+    low: float
+    high: float
+    tasks: int
+
+
+def bootstrap(
+    values: Mapping[str, float], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> Estimate:  # fmt: skip
+    """Percentile interval of a mean, by resampling tasks: the samples of one task stay together in its value.
+
+    Args:
+      values: task id -> value. level: coverage. resamples, seed: see `paired_bootstrap`.
+
+    Raises:
+      ValueError: no task, or a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level={level} must lie between 0 and 1")
+    if not values:
+        raise ValueError("no task to estimate a mean from")
+    x = np.array([values[i] for i in sorted(values)], float)
+    low, high = _percentiles(x, level, resamples, seed)
+    return Estimate(float(x.mean()), low, high, len(x))
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Chance that at least one of k samples drawn without replacement is correct: unbiased for any k (Chen et al. 2021,
+    arXiv 2107.03374, eq. 1).
+
+    Raises:
+      ValueError: not 1 <= k <= samples, or not 0 <= correct <= samples.
+    """
+    if not (1 <= k <= samples and 0 <= correct <= samples):
+        raise ValueError(f"samples={samples}, correct={correct}, k={k}: k lies in 1..samples, correct in 0..samples")
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def majority_at_k(classes: Sequence[int], correct: Sequence[bool], k: int) -> float:
+    """How often a vote of k samples is right: the mean over disjoint blocks of k in order; what is left over is unused.
+
+    The largest class of a block wins, the earlier one of two equal ones, and with it its first member's outcome.
+
+    Args:
+      classes: of each sample, equal numbers for equal answers; -1 for no answer, which never wins.
+      correct: of each sample.
+
+    Raises:
+      ValueError: fewer than k samples, k below 1, or lists of different lengths.
+    """
+    if k < 1 or len(classes) < k or len(classes) != len(correct):
+        raise ValueError(f"{len(classes)} classes, {len(correct)} outcomes, k={k}: a vote needs k of both")
+    outcomes = []
+    for begin in range(0, len(classes) - k + 1, k):
+        block = list(classes[begin : begin + k])
+        best = max((c for c in block if c >= 0), key=lambda c: (block.count(c), -block.index(c)), default=None)
+        outcomes.append(0.0 if best is None else float(correct[begin + block.index(best)]))
+    return sum(outcomes) / len(outcomes)
+
+
+def _percentiles(values: np.ndarray, level: float, resamples: int, seed: int) -> tuple[float, float]:
+    """Bounds of the mean of values that are redrawn with replacement."""
+    rng, n = np.random.default_rng(seed), len(values)
     # In slices, so that memory stays small for any number of tasks.
     means = np.concatenate(
-        [gains[rng.integers(0, n, (min(500, resamples - i), n))].mean(1) for i in range(0, resamples, 500)]
+        [values[rng.integers(0, n, (min(500, resamples - i), n))].mean(1) for i in range(0, resamples, 500)]
     )
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Difference(float(a.mean()), float(b.mean()), float(low), float(high), n)
+    return float(low), float(high)
 
 
 def rolling_mean(values: Sequence[float] | np.ndarray, window: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Every text that a Designer or an agent reads besides the task itself, in two sets: FULL and TINY.
+"""Every text that a Designer or an agent reads besides the task itself, in sets: FULL, TINY and PUBLISHED.
 
 (Scripts of the workflow dialect add what is said about their tools: `dialects/nodes.py`.)
 
@@ -314,7 +314,26 @@ TINY = PromptSet(
     advice="\nreview: ",
 )
 
-SETS = {prompts.name: prompts for prompts in (FULL, TINY)}
+# For the published checkpoint: it learned its dialect from examples, and is told nothing of it. What a script's agents
+# are told besides is the form in which they hand on an answer.
+PUBLISHED = dataclasses.replace(
+    FULL,
+    name="published",
+    designer_system="You are an expert Python developer for multi-agent workflow systems.",
+    designer_ask="Design Multi Agent System for the Question: ",
+    own={
+        "math": (
+            "\n\nPut what the next agent needs between <delivery> and </delivery>, and end with the line\n"
+            "FINAL ANSWER: \\boxed{your answer}"
+        ),
+        "code": (
+            "\n\nPut what the next agent needs between <delivery> and </delivery>, and the complete Python program "
+            "between <solution> and </solution>."
+        ),
+    },
+)
+
+SETS = {prompts.name: prompts for prompts in (FULL, TINY, PUBLISHED)}
 
 
 def get(name: str) -> PromptSet:

@@ -38,7 +38,10 @@ class CallRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A finished request: prompt ids in, completion ids and their log-probs out."""
+    """A finished request: prompt ids in, completion ids and their log-probs out.
+
+    `text_tokens`: what the job's tokenizer makes of the text, where the engine gave no ids.
+    """
 
     path: str
     agent: str
@@ -53,6 +56,12 @@ class Call:
     conversation: str = ""
     messages: tuple[str, ...] = ()
     prompt_cut: bool = False
+    text_tokens: int = 0
+
+    @property
+    def sampled(self) -> int:
+        """Tokens of the completion."""
+        return len(self.completion_ids) or self.text_tokens
 
     def __post_init__(self) -> None:
         if len(self.completion_ids) != len(self.logprobs):
@@ -83,7 +92,8 @@ class Execution:
       tools: tool runs, sorted by path.
       answer: the text that is graded.
       status: "ok"; "budget" (ended early, what there was is graded); "wall", "cpu", "memory", "crash" (reward 0, calls
-        still count); "void" (infrastructure failed: out of every mean and every loss).
+        still count); "invalid" (a method's design could not be run: reward 0); "void" (infrastructure failed: out of
+        every mean and every loss).
       reason: one line for a person: the exception, the limit, the failing engine.
       flags: e.g. "answer_unset", "answer_not_from_agents", "no_calls", "prompt_cut", "truncated".
       links: what structures report, (from path, to path, how). "pass", "judge", "tests": the later call was shown the
@@ -91,6 +101,7 @@ class Execution:
         became the answer (to path "").
       structure: what `classify` says of it.
       verdict: None until graded.
+      designer: the call that wrote the design, where a method (`baselines`) asked for one. script: what was run.
     """
 
     calls: list[Call] = dataclasses.field(default_factory=list)
@@ -102,6 +113,8 @@ class Execution:
     links: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     structure: str = ""
     verdict: Verdict | None = None
+    designer: Call | None = None
+    script: str = ""
 
     @property
     def void(self) -> bool:

@@ -44,6 +44,7 @@ async def run_script(
     run_tests: Callable[[Task, str], list[str]] | None = None,
     brief: Callable[[str], str] | None = None,
     equivalent: Callable[[str, str], bool] = is_equivalent,
+    watch: Callable[[ToolRun], object] | None = None,
 ) -> Execution:
     """Runs a script in a process of its own and returns what happened. Never raises for what the script does.
 
@@ -58,6 +59,7 @@ async def run_script(
       run_tests: (task, program) -> failures, called in a thread; by default the public tests on standard input.
       brief: text -> text short enough to be passed on; by default at most 4,096 characters.
       equivalent: (answer, answer) -> same, for math votes, called in a thread; by default the math grader's.
+      watch: told of every tool run when it ends.
 
     Returns:
       An ungraded Execution; `status`, `reason` and `flags` as described in `records.py`.
@@ -65,7 +67,7 @@ async def run_script(
     script = Script.of(script) if isinstance(script, str) else script
     run = _Run(
         task, chat, budget or Budget(), prompts or FULL, run_tests or tools.run_public_tests, brief or tools.brief,
-        equivalent,
+        equivalent, watch or (lambda _: None),
     )  # fmt: skip
     return await run.execute(script)
 
@@ -75,10 +77,10 @@ class _Run:
 
     def __init__(
         self, task: Task, chat: Chat, budget: Budget, prompts: PromptSet, run_tests: Callable[[Task, str], list[str]],
-        brief: Callable[[str], str], equivalent: Callable[[str, str], bool],
+        brief: Callable[[str], str], equivalent: Callable[[str, str], bool], watch: Callable[[ToolRun], object],
     ):  # fmt: skip
         self.task, self.chat, self.budget, self.prompts = task, chat, budget, prompts
-        self.run_tests, self.brief, self.equivalent = run_tests, brief, equivalent
+        self.run_tests, self.brief, self.equivalent, self.watch = run_tests, brief, equivalent, watch
         self.execution = Execution()
         b = self.budget
         self.ledger: Ledger[Request] = Ledger(calls=b.calls, tokens=b.tokens, tools=b.tool_runs, tests=TEST_RUNS)
@@ -248,13 +250,13 @@ class _Run:
             return {"error": str(refusal)}
         finally:
             self.talking.discard(request.conversation)
-        share.left["tokens"] -= len(call.completion_ids)
+        share.left["tokens"] -= call.sampled
         self.execution.calls.append(call)
         return {"text": call.text}
 
     async def _python(self, path: str, code: str, stdin: str, _: Share) -> dict[str, Any]:
         output, status = await self._in_pool(tools.run_program, code, stdin)
-        self.execution.tools.append(ToolRun(path, "run_python", code, stdin, output, status))
+        self._record(ToolRun(path, "run_python", code, stdin, output, status))
         return {"text": output, "status": status}
 
     async def _tests(self, path: str, code: str, _: Share) -> dict[str, Any]:
@@ -262,8 +264,12 @@ class _Run:
         if failures == [tools.NO_PUBLIC_TESTS]:
             self.execution.flags.add("no_public_tests")
         status = "error" if failures else "ok"
-        self.execution.tools.append(ToolRun(path, "run_tests", code, "", "\n\n".join(failures), status))
+        self._record(ToolRun(path, "run_tests", code, "", "\n\n".join(failures), status))
         return {"failures": failures}
+
+    def _record(self, run: ToolRun) -> None:
+        self.execution.tools.append(run)
+        self.watch(run)
 
     async def _in_pool(self, function: Callable, *args: Any) -> Any:
         async with self.tools_at_once:

@@ -13,7 +13,7 @@ from metaagent_x.rollout.tree import Design, RolloutTree
 from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 # Ended by its own doing, not by ours: reward 0, whatever text it left behind.
-FAILED = ("wall", "cpu", "memory", "crash")
+FAILED = ("invalid", "wall", "cpu", "memory", "crash")
 
 
 class GraderProtocol(Protocol):

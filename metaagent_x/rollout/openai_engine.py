@@ -1,7 +1,7 @@
 """Any chat endpoint that speaks OpenAI's protocol, for jobs that only ask: solve, evaluate, distill.
 
 Such an endpoint gives text, not the ids that it sampled, so nothing can be trained on its answers (`learner.credit`
-refuses), and a budget of tokens is not used up by them; one of calls is. What it is sent are the turns of the prompt
+refuses); a budget of tokens counts what the job's tokenizer makes of them. What it is sent are the turns of the prompt
 that another engine would get as ids, cut to the same limits.
 """
 
@@ -72,6 +72,10 @@ class OpenAIEngine:
             "n": 1,
             "stream": False,
         }
+        # Not of OpenAI's own protocol, but of most servers that speak it: sent only where asked for.
+        more = {"top_k": (sampling.top_k, -1), "min_p": (sampling.min_p, 0.0),
+                "repetition_penalty": (sampling.repetition_penalty, 1.0)}  # fmt: skip
+        body |= {name: value for name, (value, off) in more.items() if value != off}
         problems: list[str] = []
         while len(problems) < self._tries:
             async with self._room:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
@@ -12,7 +12,7 @@ import ml_collections
 from metaagent_x import mas
 from metaagent_x.mas import prompts as prompt_sets
 from metaagent_x.mas.prompts import PromptSet
-from metaagent_x.mas.records import Budget, Call, CallRequest, Execution
+from metaagent_x.mas.records import Budget, Call, CallRequest, Execution, ToolRun
 from metaagent_x.rollout.chat import Chat
 from metaagent_x.rollout.engine import Engine, EngineFailure, Sampling
 from metaagent_x.rollout.scripted import ScriptedEngine
@@ -39,6 +39,7 @@ class Player:
       config: settings as made by `metaagent_x.config.base` (`seed`, `tokenizer`, `rollout`).
       step: part of every seed. The same (config.seed, step, task id, indices) gives the same requests and seeds.
       prompts: what the roles are told; None: the set that `rollout.prompts` names.
+      watch: told of every request when it is made, of its call when that is finished, and of tool runs likewise.
 
     Attributes:
       defect: the first exception that an engine raised and that is no EngineFailure: not the policy's doing, nor the
@@ -46,14 +47,16 @@ class Player:
     """
 
     def __init__(
-        self, engines: Mapping[str, Engine], config: Settings, step: int, *, prompts: PromptSet | None = None
-    ) -> None:
+        self, engines: Mapping[str, Engine], config: Settings, step: int, *, prompts: PromptSet | None = None,
+        watch: Callable[[CallRequest | Call | ToolRun], object] | None = None,
+    ) -> None:  # fmt: skip
         r = config.rollout
         self.engines, self.step, self.seed = engines, step, config.seed
         self.settings, self.chat = r, chat_for(config.tokenizer)
         self.budget = Budget(**r.budget)
         self.prompts = (prompts or prompt_sets.get(r.prompts)).within(self.budget)
         self.defect: BaseException | None = None
+        self._watch = watch or (lambda _: None)
         self._places = asyncio.Semaphore(r.concurrency)
         self._limits = {"designer": r.max_designer_tokens, "executor": r.max_executor_tokens}
         for engine in engines.values():
@@ -100,7 +103,7 @@ class Player:
         async with self._places:
             outages = self.outages
             execution = await mas.run_script(
-                script, task, ask, budget=self.budget, prompts=self.prompts, brief=self.chat.brief
+                script, task, ask, budget=self.budget, prompts=self.prompts, brief=self.chat.brief, watch=self._watch
             )
         if execution.status == "wall" and self.outages != outages:  # it may have waited for a server, not for itself
             execution.status, execution.reason = "void", f"{execution.reason}, while a server was away"
@@ -133,17 +136,21 @@ class Player:
             repetition_penalty=s.repetition_penalty, stop_ids=tuple(self.chat.stop_ids),
         )  # fmt: skip
         seed = call_seed(self.seed, self.step, task.id, i, j, request.path)
+        self._watch(request)
         done = await self.engines[role].generate(tuple(ids), sampling, seed, request=request)
         reply = self.chat.decode(done.ids) if done.text is None else done.text
         if request.conversation:  # an engine that gives no ids is told again what it said
             said = done.ids if done.text is None else (*self.chat.encode(done.text), self.chat.stop_ids[0])
             memories[request.conversation] = (*ids, *said)
-        return Call(
+        call = Call(
             path=request.path, agent=request.agent, role_prompt=request.role_prompt, prompt_ids=tuple(ids),
             completion_ids=tuple(done.ids), logprobs=tuple(done.logprobs), finish_reason=done.finish_reason,
             version=done.version, text=reply, seed=seed, conversation=request.conversation,
             messages=request.messages, prompt_cut=cut,
+            text_tokens=0 if done.text is None else len(self.chat.encode(done.text)) + 1,
         )  # fmt: skip
+        self._watch(call)
+        return call
 
 
 def read_design(call: Call | None, text: str) -> Design:

@@ -1,24 +1,16 @@
-"""`ast.parse` for programs that several threads read at once."""
+"""Python's own parser, for one thread at a time."""
 
 from __future__ import annotations
 
 import ast
+import threading
 
-TRIES = 20
+# Python 3.11 counts the depth of all threads together: where a collection of garbage lets another thread parse in the
+# middle, both may end in a SystemError (python/cpython#106905). Re-entrant, for what runs at such a collection.
+_PARSING = threading.RLock()
 
 
-def parse(source: str, name: str) -> ast.Module:
-    """The syntax tree of a source, whose errors and warnings call it by this name.
-
-    CPython 3.11 counts the depth of all trees that are being built in one place: where another thread parses meanwhile,
-    a text that is in order may end in "SystemError: AST constructor recursion depth mismatch". It is read again then.
-
-    Raises:
-      SyntaxError, ValueError, RecursionError, MemoryError, OverflowError: as `ast.parse`.
-    """
-    for _ in range(TRIES - 1):
-        try:
-            return ast.parse(source, name)
-        except SystemError:
-            continue
-    return ast.parse(source, name)
+def parse(text: str, name: str) -> ast.Module:
+    """`ast.parse`, safe in threads. Raises whatever that raises."""
+    with _PARSING:
+        return ast.parse(text, name)

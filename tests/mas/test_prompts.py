@@ -100,6 +100,15 @@ def test_tiny_messages():
     assert dataclasses.replace(TINY, failures_shown=1).retry("T", "A", ["f", "g"]) == "T\nearlier: A\nfailed: f"
 
 
+def test_the_published_checkpoint_is_asked_with_its_prefix_and_told_nothing_of_any_language():
+    published = prompts.get("published")
+    assert published.designer_user(MATH) == "Design Multi Agent System for the Question: " + MATH.prompt
+    assert "\n" not in published.designer_system and "multi-agent" in published.designer_system
+    assert not any(name in published.designer_system for name in ("solver", "answer =", "AgentNode"))
+    assert published.own_role("Add.", "math").startswith("Add.\n") and "\\boxed{" in published.own_role("Add.", "math")
+    assert "<solution>" in published.own_role("Add.", "code") and "<delivery>" in published.own_role("Add.", "code")
+
+
 def test_a_set_survives_the_way_to_the_script_process():
     for prompts_set in (FULL, TINY):
         there = PromptSet(**prompts_set.for_script())
@@ -107,6 +116,6 @@ def test_a_set_survives_the_way_to_the_script_process():
 
 
 def test_an_unknown_set_is_named_with_the_choices():
-    with pytest.raises(ValueError, match="'huge' does not exist; choose one of full, tiny"):
+    with pytest.raises(ValueError, match="'huge' does not exist; choose one of full, published, tiny"):
         prompts.get("huge")
     assert prompts.get("tiny") is TINY

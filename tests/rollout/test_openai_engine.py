@@ -49,6 +49,18 @@ async def test_it_is_sent_the_turns_of_the_prompt_and_gives_text_without_ids():
     assert sent == {"model": "some-model", "max_tokens": 16, "temperature": 0.7, "top_p": 1.0, "seed": 5, "n": 1}
 
 
+async def test_sampling_beyond_the_protocol_is_sent_only_where_asked_for():
+    async with StubVllm() as stub:
+        engine = engine_of(stub)
+        await engine.generate(tuple(CHAT.prompt("", "?")), SAMPLING, 5)
+        odd = Sampling(16, temperature=0.0, top_k=20, repetition_penalty=1.2, stop_ids=tuple(CHAT.stop_ids))
+        await engine.generate(tuple(CHAT.prompt("", "?")), odd, 5)
+        await engine.close()
+    names = {"top_k", "min_p", "repetition_penalty"}
+    assert not names & stub.bodies[0].keys()
+    assert {k: v for k, v in stub.bodies[1].items() if k in names} == {"top_k": 20, "repetition_penalty": 1.2}
+
+
 @pytest.mark.fault("B044")
 @pytest.mark.parametrize("fault", ["429", "500", "half", "hang", "junk"])
 async def test_what_may_pass_is_tried_again_and_others_go_on(fault):
