@@ -222,7 +222,17 @@ def base(*groups: str) -> Settings:
     return c
 
 
-GROUPS: dict[str, Callable[[], Settings]] = {}  # what single jobs need beyond training
+def _examples() -> Settings:
+    """What `sft.py` learns from. How it learns: the rates, rows, `fill` and `eval_every` of the group `sft`."""
+    e: Settings = ml_collections.ConfigDict()
+    e.files = ()  # JSONL, one conversation a line (examples.py)
+    e.epochs = 2  # so often is every example seen; over all of them the rate falls to 0 (cosine)
+    e.designer = 0.3  # the Designer's share in the loss of every update; 0: every token weighs alike
+    e.hold_out = 0.02  # share of the tasks whose examples are measured and never learned, by a hash of the id
+    return e
+
+
+GROUPS: dict[str, Callable[[], Settings]] = {"examples": _examples}  # what single jobs need beyond training
 
 
 CHOICES = {
@@ -262,12 +272,13 @@ AT_LEAST = {
     "sft.eval_tasks": 1, "sft.warmup_steps": 0, "sft.average": 0, "sft.b1": 0, "sft.b2": 0, "gate.tasks": 1,
     "eval.tasks": 0, "eval.stage_tasks": 0, "engine.memory_share": 0, "engine.servers": 0,
     "engine.request_timeout_s": 0.1, "engine.push_timeout_s": 0.1, "engine.start_timeout_s": 1,
+    "examples.epochs": 1, "examples.designer": 0, "examples.hold_out": 0,
     "guard.window": 1, "guard.max_roll_backs": 0, "guard.nonfinite": 0, "guard.dumps": 0, "guard.heartbeat_s": 0.01,
     **{f"guard.{name}_s": 0 for name in PHASES},
 }  # fmt: skip
 BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",
-    "sft.average",
+    "sft.average", "examples.designer", "examples.hold_out",
 )  # fmt: skip
 
 
@@ -313,6 +324,8 @@ def validate(c: Settings) -> None:
     if c.learner.aggregate == "constant" and c.learner.constant_denominator <= 0:
         raise ConfigError("learner.aggregate='constant' needs learner.constant_denominator above 0 (tokens per update)")
     _check_data(c)
+    if "examples" in c:
+        _check_examples(c)
 
 
 def _check_fields(c: Settings, reference: Settings, prefix: str) -> None:
@@ -366,6 +379,23 @@ def _check_data(c: Settings) -> None:
             f"data.hold_out={c.data.hold_out} and data.dev={c.data.dev!r}: dev tasks are held out of the training sets "
             "or come from sets of their own, not both; set one of the two to 0 or ()"
         )
+
+
+def _check_examples(c: Settings) -> None:
+    files, each = c.examples.files, c.sft.micro_rows * c.mesh.fsdp
+    if not files or not all(isinstance(path, str) and path for path in files):
+        raise ConfigError(
+            f"examples.files={files!r} must name at least one file, e.g. ('designer.jsonl', 'executor.jsonl')"
+        )
+    if len(set(files)) < len(files):
+        raise ConfigError(f"examples.files={files!r} names a file twice; raise examples.epochs to see all more often")
+    if c.sft.rows % each:
+        raise ConfigError(
+            f"sft.rows={c.sft.rows} is no multiple of sft.micro_rows={c.sft.micro_rows} x mesh.fsdp={c.mesh.fsdp}; set "
+            f"it to {-(-c.sft.rows // each) * each}"
+        )
+    if not 0 < c.sft.fill <= 1:
+        raise ConfigError(f"sft.fill={c.sft.fill} must be above 0 and at most 1")
 
 
 def _check_groups(c: Settings) -> None:
