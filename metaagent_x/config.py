@@ -223,7 +223,8 @@ def base(*groups: str) -> Settings:
 
 
 def _examples() -> Settings:
-    """What `sft.py` learns from. How it learns: the rates, rows, `fill` and `eval_every` of the group `sft`."""
+    """What `sft.py` learns from. How it learns: the optimizer, the rows, `fill` and `eval_every` of the group `sft`,
+    whose other fields are of the cold start on generated examples. `steps` becomes the number of updates."""
     e: Settings = ml_collections.ConfigDict()
     e.files = ()  # JSONL, one conversation a line (examples.py)
     e.epochs = 2  # so often is every example seen; over all of them the rate falls to 0 (cosine)

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from metaagent_x import assemble
@@ -226,7 +228,7 @@ class Pool:
 
         Returns:
           `line` with `loss/<role>` as mean of -log-prob of the role's tokens; `examples`, `epoch`, `tokens` (with
-          context), `time/tokens_per_s`, `time/update_s`.
+          context), `time/tokens_per_s`.
         """
         out = {k: v for k, v in line.items() if not k.startswith("loss/")}
         for code, role in enumerate(ROLES, 1):
@@ -234,7 +236,7 @@ class Pool:
                 out[f"loss/{role}"] = line[f"loss/{role}"] / share
         tokens = float((batch.segment_ids > 0).sum())
         out |= {"examples": float(len(self.updates[update - 1])), "epoch": self.epoch(update), "tokens": tokens}
-        return out | {"time/tokens_per_s": tokens / seconds, "time/update_s": seconds}
+        return out | {"time/tokens_per_s": tokens / seconds}
 
     def held_out_loss(self, learner: Learner, params: Params) -> dict[str, float]:
         """`held_out/loss/<role>`: mean of -log-prob of the held-out tokens; `held_out/loss`: of both, as weighed in
@@ -261,8 +263,10 @@ class Pool:
         return weigh(batch, self.settings.examples.designer)
 
 
-def open_pool(c: Settings) -> Pool:
+def open_pool(c: Settings, console: Console | None = None) -> Pool:
     """Reads the files of `examples.files`; trains a tokenizer on them if the settings name none. `c` is not changed.
+
+    Progress is shown on `console`, if that is a terminal.
 
     Raises:
       ExamplesError: a line that is no example. ConfigError: examples that these settings cannot be used for.
@@ -277,7 +281,9 @@ def open_pool(c: Settings) -> Pool:
     held: list[Trajectory] = []
     origins = []
     for path, found in files.items():
-        made = [trajectory(chat, x) for x in found]
+        hidden = console is None or not console.is_terminal
+        shown = track(found, f"reading {path}", console=console, transient=True, disable=hidden)
+        made = [trajectory(chat, x) for x in shown]
         fits = [len(t.tokens) - 1 <= s.row_tokens for t in made]  # the last id is no input
         sides = list(zip(made, fits, apart[path], strict=True))
         rows += (mine := [t for t, ok, away in sides if ok and not away])

@@ -77,9 +77,9 @@ def main(_: list[str]) -> None:
             jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
         assemble.check_supported(settings)
         assemble.adopt_weights(settings)
-        pool = examples.open_pool(settings)
+        pool = examples.open_pool(settings, console)
         console.print(examples.table(pool))
-        settings.steps = len(pool.updates)
+        settings.steps = len(pool.updates)  # what the folder may hold
         folder = RunFolder(settings.workdir, settings, _ALLOW.value)
         folder.check_data(pool.origins)
         guard = settings.guard
@@ -184,7 +184,10 @@ def _check(folder: RunFolder, metrics: Mapping[str, float], step: int, skipped: 
 
 def _progress() -> Progress:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("updates, loss {task.fields[loss]:.3f}"))
-    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+    return Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    )  # fmt: skip
 
 
 def _tell(line: Mapping[str, Any]) -> None:
