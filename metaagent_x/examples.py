@@ -11,7 +11,6 @@ or as ShareGPT spells it (`conversations`, `from`, `value`; `human`, `gpt`). The
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
 import json
@@ -241,7 +240,7 @@ class Pool:
     def held_out_loss(self, learner: Learner, params: Params) -> dict[str, float]:
         """`held_out/loss/<role>`: mean of -log-prob of the held-out tokens; `held_out/loss`: of both, as weighed in
         training. Nothing if none are held out."""
-        nll, count = collections.Counter[str](), collections.Counter[str]()
+        nll, count = dict.fromkeys(ROLES, 0.0), dict.fromkeys(ROLES, 0)
         for run in cut(range(len(self.held)), [len(t.tokens) for t in self.held], _tokens(self.settings)):
             batch = self._packed(learner, [self.held[i] for i in run])
             logp = learner.logprobs(params, batch)
@@ -252,7 +251,7 @@ class Pool:
         seen = [role for role in ROLES if count[role]]
         loss = {role: nll[role] / count[role] for role in seen}
         designer = self.settings.examples.designer
-        share = {"designer": designer, "executor": 1 - designer} if designer else count
+        share: Mapping[Role, float] = {"designer": designer, "executor": 1 - designer} if designer else count
         total = sum(share[role] for role in seen)
         out = {f"held_out/loss/{role}": loss[role] for role in seen}
         return out | ({"held_out/loss": sum(share[r] * loss[r] for r in seen) / total} if seen else {})

@@ -153,13 +153,13 @@ def test_what_a_job_leaves_is_exported_again_and_is_where_rl_begins(straight, tm
 @pytest.mark.slow
 def test_other_examples_or_a_bad_line_are_refused_in_one_line_and_nothing_is_lost(straight, files, tmp_path):
     before = {name: (straight / name).read_bytes() for name in ("config.json", "metrics.jsonl", "data.json")}
-    log = straight.with_suffix(".log")
+    path, log = files / "designer.jsonl", straight.with_suffix(".log")
+    kept = path.read_text()
+    next_line = len(kept.splitlines()) + 1
     for change, words in (
         (lambda text: text + text.splitlines()[0] + "\n", "holds a run on other data"),
-        (lambda text: text + '{"messages": []}\n', "designer.jsonl, line 20: messages must be a list"),
+        (lambda text: text + '{"messages": []}\n', f"designer.jsonl, line {next_line}: messages must be a list"),
     ):
-        path = files / "designer.jsonl"
-        kept = path.read_text()
         log.write_text("")
         try:
             path.write_text(change(kept))
