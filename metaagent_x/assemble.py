@@ -75,8 +75,9 @@ def network(config: Settings, folder: Path, texts: Iterable[str] | None = None) 
 
     Raises ConfigError if the tokenizer does not fit.
     """
-    trained = not config.tokenizer and texts is not None  # a folder that the user named is read, never written
-    if trained:
+    vocab_size = None
+    if texts is not None and not config.tokenizer:  # a folder that the user named is read, never written
+        vocab_size = config.sft.vocab_size
         with config.unlocked():
             config.tokenizer = str(folder / "tokenizer")
         if not (folder / "tokenizer" / "tokenizer.json").exists():
@@ -84,7 +85,7 @@ def network(config: Settings, folder: Path, texts: Iterable[str] | None = None) 
                 train_bpe(texts, config.sft.vocab_size, config.tokenizer)
             except ValueError as error:
                 raise ConfigError(f"sft.{error}") from error
-    model = model_config(config, config.sft.vocab_size if trained else None)
+    model = model_config(config, vocab_size)
     check_vocabulary(config, model)
     return model
 

@@ -151,7 +151,7 @@ def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
 def as_step(config: Settings) -> Settings:
     """A copy of the settings of supervised fine-tuning: those of a step of RL that makes one update with its rows and
     its optimizer, and samples nothing."""
-    c = ml_collections.ConfigDict(config.to_dict())
+    c: Settings = ml_collections.ConfigDict(config.to_dict())
     c.learner.update({name: value for name, value in c.sft.items() if name in c.learner})
     c.learner.update({"updates_per_step": 1, "kl": 0.0})
     c.policy, c.engine.kind = "shared", "scripted"

@@ -240,7 +240,8 @@ class Pool:
     def held_out_loss(self, learner: Learner, params: Params) -> dict[str, float]:
         """`held_out/loss/<role>`: mean of -log-prob of the held-out tokens; `held_out/loss`: of both, as weighed in
         training. Nothing if none are held out."""
-        nll, count = dict.fromkeys(ROLES, 0.0), dict.fromkeys(ROLES, 0)
+        nll: dict[str, float] = dict.fromkeys(ROLES, 0.0)
+        count: dict[str, int] = dict.fromkeys(ROLES, 0)
         for run in cut(range(len(self.held)), [len(t.tokens) for t in self.held], _tokens(self.settings)):
             batch = self._packed(learner, [self.held[i] for i in run])
             logp = learner.logprobs(params, batch)
@@ -251,7 +252,7 @@ class Pool:
         seen = [role for role in ROLES if count[role]]
         loss = {role: nll[role] / count[role] for role in seen}
         designer = self.settings.examples.designer
-        share: Mapping[Role, float] = {"designer": designer, "executor": 1 - designer} if designer else count
+        share: Mapping[str, float] = {"designer": designer, "executor": 1 - designer} if designer else count
         total = sum(share[role] for role in seen)
         out = {f"held_out/loss/{role}": loss[role] for role in seen}
         return out | ({"held_out/loss": sum(share[r] * loss[r] for r in seen) / total} if seen else {})
@@ -295,7 +296,7 @@ def open_pool(c: Settings, console: Console | None = None) -> Pool:
             }
         )  # fmt: skip
     _check(c, rows, held)
-    roles = [t.role for t in rows]
+    roles: list[Role] = [t.role for t in rows]
     sequence = (i for epoch in range(e.epochs) for i in order(roles, c.seed, epoch))
     updates = cut(sequence, [len(t.tokens) for t in rows], _tokens(c))
     if len(updates) <= s.warmup_steps:
