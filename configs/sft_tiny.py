@@ -3,7 +3,19 @@
   python -m metaagent_x.sft --config=configs/sft_tiny.py --config.examples.files="('designer.jsonl','executor.jsonl')"
   python -m metaagent_x.train --config=configs/tiny.py --config.model.path=runs/sft_tiny/hf --config.sft.max_steps=0
 
-The tokenizer is trained on the examples, as the cold start of `configs/tiny.py` trains one on those that it generates.
+The second command stops at the headroom gate if there is nothing to learn by RL. The tokenizer is trained on the
+examples, as the cold start of `configs/tiny.py` trains one on those that it generates.
+
+Measured, valid designs / accuracy of math / of code, of 256 dev tasks at T=1; the gate wants 0.90 / 0.30 to 0.80 / the
+same:
+
+  16,000 generated examples, 1 epoch          0.99 / 0.45 / 0.60  passed
+  5,963 distilled, half math, 3 epochs        0.99 / 0.50 / 0.91  code too good
+  5,963 distilled, half math, 2 epochs        0.98 / 0.23 / 0.79  math too bad
+  4,779 distilled, 70 % math, 3 epochs        0.99 / 0.43 / 0.84  code too good
+
+Distilled examples hold right answers only, so code is learned past the gate before math has reached it: their mixture
+decides (fewer code examples), not the number of epochs. Two to three minutes on two cores that others use too.
 """
 
 from configs import tiny
@@ -16,7 +28,7 @@ def get_config() -> Settings:
 
     c.examples = GROUPS["examples"]()
     c.examples.files = ("runs/distill_tiny/designer.jsonl", "runs/distill_tiny/executor.jsonl")
-    c.examples.epochs = 1
+    c.examples.epochs = 3
     # By tokens the Designer has 5 % of the text of a cold start; its script is one of eight lines and soon learned.
     c.examples.designer = 0.1
 

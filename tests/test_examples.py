@@ -317,6 +317,7 @@ def test_settings_that_cannot_work_are_refused_before_a_file_is_read(tmp_path, c
     assert words in str(error.value)
 
 
+@pytest.mark.slow
 def test_losses_are_means_over_the_tokens_of_a_role(tmp_path):
     """Held-out ones over several batches, and those of an update, from the log-probs of the same weights."""
     roles = ("designer", "executor", "executor") * 30
