@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from metaagent_x.learner.step import Learner
 from metaagent_x.model import attention_cudnn, hf, qwen3
 from metaagent_x.model.qwen3 import Params, Qwen3Config
 from metaagent_x.model.sharding import make_mesh
+from metaagent_x.rollout.chat import train_bpe
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.rollout.fleet import Attached, Host, Weights
 from metaagent_x.rollout.jax_engine import JaxEngine
@@ -67,6 +68,27 @@ def adopt_weights(config: Settings) -> None:
             raise ConfigError(f"model.{name}={here}, but model.path={path!r} has {there}; leave model.{name} out")
         config.model[name] = there
     config.tokenizer = config.tokenizer or path
+
+
+def network(config: Settings, folder: Path, texts: Iterable[str] | None = None) -> Qwen3Config:
+    """The network, and a tokenizer that fits it. Where the settings name none, one is trained on `texts`: made in
+    `folder` if it is not there yet, and named by the settings from then on.
+
+    Raises ConfigError if the tokenizer does not fit.
+    """
+    vocab_size = None
+    if texts is not None and not config.tokenizer:  # a folder that the user named is read, never written
+        vocab_size = config.sft.vocab_size
+        with config.unlocked():
+            config.tokenizer = str(folder / "tokenizer")
+        if not (folder / "tokenizer" / "tokenizer.json").exists():
+            try:
+                train_bpe(texts, config.sft.vocab_size, config.tokenizer)
+            except ValueError as error:
+                raise ConfigError(f"sft.{error}") from error
+    model = model_config(config, vocab_size)
+    check_vocabulary(config, model)
+    return model
 
 
 def weights(config: Settings, model: Qwen3Config, mesh: Any = None) -> Params:

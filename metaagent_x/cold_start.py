@@ -19,7 +19,7 @@ from typing import IO, Any
 import jax
 from rich.console import Console
 
-from metaagent_x import assemble, data
+from metaagent_x import assemble, data, examples
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner import checkpoint
 from metaagent_x.learner.checkpoint import Checkpoints
@@ -29,7 +29,7 @@ from metaagent_x.learner.step import Learner
 from metaagent_x.mas import demonstrations, prompts
 from metaagent_x.model import parameters, qwen3
 from metaagent_x.rollout import measure
-from metaagent_x.rollout.chat import Chat, train_bpe
+from metaagent_x.rollout.chat import Chat
 from metaagent_x.rollout.play import chat_for, with_rollout
 from metaagent_x.rollout.tree import Trajectory
 from metaagent_x.tasks import families
@@ -60,14 +60,10 @@ class ColdStart:
 
 
 def trajectory(chat: Chat, example: demonstrations.Example) -> Trajectory:
-    """One example as a training row: the prompt is context, the completion and its stop id are learned."""
-    prompt = chat.prompt(example.system, example.user)
-    completion = [*chat.encode(example.completion), chat.stop_ids[0]]
-    n, m = len(prompt), len(completion)
-    return Trajectory(
-        tokens=(*prompt, *completion), mask=(False,) * n + (True,) * m, logprobs=(0.0,) * (n + m),
-        role="designer" if example.role == "designer" else "executor",
-    )  # fmt: skip
+    """One example as a training row."""
+    return examples.trajectory(
+        chat, examples.Example(example.role, example.system, ((example.user, example.completion),))
+    )
 
 
 def next_rows(chat: Chat, seed: int, index: int, tokens: int) -> tuple[list[Trajectory], int]:
@@ -83,20 +79,10 @@ def next_rows(chat: Chat, seed: int, index: int, tokens: int) -> tuple[list[Traj
 
 
 def network(config: Settings, folder: Path) -> qwen3.Qwen3Config:
-    """The network, and a tokenizer that fits it: where a cold start is to train one, it is made in `folder` if it is
-    not there yet, and named by the settings from then on.
-
-    Raises ConfigError if the settings' own tokenizer does not fit.
-    """
-    trained = not config.tokenizer and config.sft.max_steps > 0  # a folder that the user named is read, never written
-    if trained:
-        with config.unlocked():
-            config.tokenizer = str(folder / "tokenizer")
-        if not (folder / "tokenizer" / "tokenizer.json").exists():
-            _train_tokenizer(config)
-    model = assemble.model_config(config, config.sft.vocab_size if trained else None)
-    assemble.check_vocabulary(config, model)
-    return model
+    """As `assemble.network`; where a cold start is to train the tokenizer, on the texts of its first examples."""
+    first = (demonstrations.example(config.seed, i) for i in range(config.sft.tokenizer_examples))
+    texts = (text for e in first for text in (e.system, e.user, e.completion))
+    return assemble.network(config, folder, texts if config.sft.max_steps else None)
 
 
 async def cold_start(config: Settings, pools: data.Pools) -> ColdStart:
@@ -197,12 +183,3 @@ async def _measured(
         f"accuracy math {kinds['math']:.2f} code {kinds['code']:.2f}", highlight=False, soft_wrap=True,
     )  # fmt: skip
     return record["valid"] >= config.sft.valid and all(a >= config.sft.target for a in kinds.values())
-
-
-def _train_tokenizer(config: Settings) -> None:
-    """A byte-level BPE on the texts of the first examples."""
-    texts = []
-    for i in range(config.sft.tokenizer_examples):
-        e = demonstrations.example(config.seed, i)
-        texts += [e.system, e.user, e.completion]
-    train_bpe(texts, config.sft.vocab_size, config.tokenizer)

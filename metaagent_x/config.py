@@ -224,6 +224,17 @@ def base(*groups: str) -> Settings:
     return c
 
 
+def _examples() -> Settings:
+    """What `sft.py` learns from. How it learns: the optimizer, the rows, `fill` and `eval_every` of the group `sft`,
+    whose other fields are of the cold start on generated examples. `steps` becomes the number of updates."""
+    e: Settings = ml_collections.ConfigDict()
+    e.files = ()  # JSONL, one conversation a line (examples.py)
+    e.epochs = 2  # so often is every example seen; over all of them the rate falls to 0 (cosine)
+    e.designer = 0.3  # the Designer's share in the loss of every update; 0: every token weighs alike
+    e.hold_out = 0.02  # share of the tasks whose examples are measured and never learned, by a hash of the id
+    return e
+
+
 def _teacher() -> Settings:
     """Whose answers `distill` keeps: any endpoint of OpenAI's protocol. Its key stands in OPENAI_API_KEY."""
     t: Settings = ml_collections.ConfigDict()
@@ -288,7 +299,9 @@ def _evaluate() -> Settings:
 
 
 # What single jobs need beyond training.
-GROUPS: dict[str, Callable[[], Settings]] = {"teacher": _teacher, "distill": _distill, "evaluate": _evaluate}
+GROUPS: dict[str, Callable[[], Settings]] = {
+    "examples": _examples, "teacher": _teacher, "distill": _distill, "evaluate": _evaluate,
+}  # fmt: skip
 
 
 CHOICES = {
@@ -335,6 +348,7 @@ AT_LEAST = {
     "distill.designers": 0, "distill.executors": 0, "distill.attempts": 1, "distill.round": 1, "distill.budget": 0,
     "distill.same_script": 0, "distill.replies": 1, "distill.per_task": 1, "distill.near": 0,
     "distill.reasoning_chars": 0,
+    "examples.epochs": 1, "examples.designer": 0, "examples.hold_out": 0,
     "guard.window": 1, "guard.max_roll_backs": 0, "guard.nonfinite": 0, "guard.dumps": 0, "guard.heartbeat_s": 0.01,
     **{f"guard.{name}_s": 0 for name in PHASES},
     "evaluate.step": -1, "evaluate.limit": 0, "evaluate.samples": 1, "evaluate.generated": 1, "evaluate.in_flight": 1,
@@ -342,7 +356,7 @@ AT_LEAST = {
 }  # fmt: skip
 BELOW_ONE = (
     "data.hold_out", "engine.memory_share", "learner.b1", "learner.b2", "learner.clip_low", "sft.b1", "sft.b2",
-    "sft.average", "evaluate.level",
+    "sft.average", "evaluate.level", "examples.designer", "examples.hold_out",
 )  # fmt: skip
 
 
@@ -388,6 +402,8 @@ def validate(c: Settings) -> None:
     if c.learner.aggregate == "constant" and c.learner.constant_denominator <= 0:
         raise ConfigError("learner.aggregate='constant' needs learner.constant_denominator above 0 (tokens per update)")
     _check_data(c)
+    if "examples" in c:
+        _check_examples(c)
     if "distill" in c:
         _check_distill(c)
     if "evaluate" in c:
@@ -440,6 +456,23 @@ def _check_data(c: Settings) -> None:
             f"data.hold_out={c.data.hold_out} and data.dev={c.data.dev!r}: dev tasks are held out of the training sets "
             "or come from sets of their own, not both; set one of the two to 0 or ()"
         )
+
+
+def _check_examples(c: Settings) -> None:
+    files, each = c.examples.files, c.sft.micro_rows * c.mesh.fsdp
+    if not files or not all(isinstance(path, str) and path for path in files):
+        raise ConfigError(
+            f"examples.files={files!r} must name at least one file, e.g. ('designer.jsonl', 'executor.jsonl')"
+        )
+    if len(set(files)) < len(files):
+        raise ConfigError(f"examples.files={files!r} names a file twice; raise examples.epochs to see all more often")
+    if c.sft.rows % each:
+        raise ConfigError(
+            f"sft.rows={c.sft.rows} is no multiple of sft.micro_rows={c.sft.micro_rows} x mesh.fsdp={c.mesh.fsdp}; set "
+            f"it to {-(-c.sft.rows // each) * each}"
+        )
+    if not 0 < c.sft.fill <= 1:
+        raise ConfigError(f"sft.fill={c.sft.fill} must be above 0 and at most 1")
 
 
 def _check_distill(c: Settings) -> None:

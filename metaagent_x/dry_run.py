@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_collections
 from rich.console import Console
 from rich.table import Table
 
@@ -145,6 +146,16 @@ def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
         )
     console.print(advice, highlight=False, soft_wrap=True)
     return 0 if fits else 2
+
+
+def as_step(config: Settings) -> Settings:
+    """A copy of the settings of supervised fine-tuning: those of a step of RL that makes one update with its rows and
+    its optimizer, and samples nothing."""
+    c: Settings = ml_collections.ConfigDict(config.to_dict())
+    c.learner.update({name: value for name, value in c.sft.items() if name in c.learner})
+    c.learner.update({"updates_per_step": 1, "kl": 0.0})
+    c.policy, c.engine.kind = "shared", "scripted"
+    return c
 
 
 def parse_mesh(text: str) -> tuple[int, str]:

@@ -12,6 +12,7 @@ alerts.jsonl         one object for everything that a guard found wrong, see `gu
 tensorboard/         the same metrics as curves
 model/               the network's config.json and the tokenizer's files: with a checkpoint, all that an export needs
 heartbeat.json       how the process is doing, every few seconds; stuck.txt: where all waited when it did not get on
+hf/                  of supervised fine-tuning: the policy at its end as a Hugging Face folder
 replay/              updates that were skipped because a number was not finite, for --replay
 model/ traces/ checkpoints/ report.html and these last ones are written by others
 """
