@@ -28,16 +28,17 @@ def get_config() -> Settings:
     c.teacher.model = "policy"
     c.teacher.concurrency = 64  # as many as the engine decodes together
 
-    c.data.train = (("tiny_math", "", 0.5), ("tiny_code", "", 0.5))
+    c.data.train = (("tiny_math", "", 0.8), ("tiny_code", "", 0.2))
     c.data.train_size = 6000
 
     c.distill.designers = 800
-    c.distill.executors = 5600
+    c.distill.executors = 3400
     c.distill.attempts = 4
     c.distill.templates = (0, 0)
-    c.distill.quotas.dataset = (("tiny_math", 0.5), ("tiny_code", 0.5))
+    # Right answers only make a student that is better at code than its teacher, beyond what leaves RL room: so few of it.
+    c.distill.quotas.dataset = (("tiny_math", 0.82), ("tiny_code", 0.18))
     # Few easy tasks are different ones, and each of them is asked; of the hard ones no more than that.
-    c.distill.quotas.difficulty = (("3", 0.145), ("4", 0.18), ("5", 0.18), ("1", 0.225), ("2", 0.275))
+    c.distill.quotas.difficulty = (("3", 0.24), ("4", 0.29), ("5", 0.29), ("1", 0.08), ("2", 0.10))
     c.distill.same_script = 0.125  # eight structures
     c.distill.per_task = 8
     c.distill.near = 1.0  # all generated tasks read alike
