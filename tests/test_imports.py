@@ -19,6 +19,7 @@ ARROWS = {
     "rollout": {"rollout", "mas", "tasks"},
     "learner": {"learner", "model", "rollout.tree"},
     "analysis": {"analysis", "run_folder", "rollout.traces"},
+    "viewer": {"viewer", "analysis", "run_folder", "rollout", "mas"},
     "run_folder": {"config"},
     "watchdog": {"config"},
     "guards": set(),

@@ -168,7 +168,13 @@ def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
 
 
 def _svg(figure: Figure, name: str, title: str) -> Markup:
-    """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too."""
+    """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too.
+
+    `data-plot` says where it plots: left, top, width and height as shares of the figure, then the ends of the x axis.
+    """
+    axes = figure.axes[0]
+    place = axes.get_position()
+    plot = (place.x0, 1 - place.y1, place.width, place.height, *axes.get_xlim())
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -181,7 +187,10 @@ def _svg(figure: Figure, name: str, title: str) -> Markup:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # it would style the whole page
     text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
     text = re.sub(r"font: ((?:[a-z0-9]+ )*)([\d.]+)px [^;\"]*", r"font: \1\2px var(--font)", text)
+    at = " ".join(f"{number:.6g}" for number in plot)
     text = re.sub(
-        r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", rf'<svg role="img" viewBox="\1" aria-label="{escape(title)}">', text
+        r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>",
+        rf'<svg role="img" viewBox="\1" data-plot="{at}" aria-label="{escape(title)}">',
+        text,
     )
     return Markup(text)
