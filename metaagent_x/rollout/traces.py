@@ -53,8 +53,8 @@ def write(
     a Designer row "ok", "invalid" or "void". `verdict` is the grader's reason, "" if ungraded; `correct`, `fraction`
     and `format` are the components of its reward, null for Designer rows and where nothing was graded or is void.
     `execution` is -1 and `structure` "" for Designer rows. `old_logprobs` are the learner's, one for each of
-    `completion_ids`, null where it scored nothing. `tools` and `links` (see `Execution`) are those of the whole execution
-    and stand on its first row; null on the others.
+    `completion_ids`, null where it scored nothing. `tools` and `links` (see `Execution`) are those of the whole
+    execution and stand on its first row; null on the others.
 
     Args:
       folder: made if missing. trees: of the step. trained: what the learner trained on, with advantages.
