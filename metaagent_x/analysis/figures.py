@@ -188,9 +188,6 @@ def _svg(figure: Figure, name: str, title: str) -> Markup:
     text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
     text = re.sub(r"font: ((?:[a-z0-9]+ )*)([\d.]+)px [^;\"]*", r"font: \1\2px var(--font)", text)
     at = " ".join(f"{number:.6g}" for number in plot)
-    text = re.sub(
-        r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>",
-        rf'<svg role="img" viewBox="\1" data-plot="{at}" aria-label="{escape(title)}">',
-        text,
-    )
+    head = rf'<svg role="img" viewBox="\1" data-plot="{at}" aria-label="{escape(title)}">'
+    text = re.sub(r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", head, text)
     return Markup(text)
