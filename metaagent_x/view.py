@@ -4,7 +4,8 @@
   python -m metaagent_x.view runs/tiny --export tiny.html --steps 1,32,64  # one file that opens without a server
 
 Works on any folder with traces/*.parquet, also while a run writes it; nothing in it is changed. The page is served to
-this machine alone and loads nothing from elsewhere; to see it from another one, forward the port: ssh -L 8384:localhost:8384.
+this machine alone and loads nothing from elsewhere; to see it from another machine, forward the port, as in
+ssh -L 8384:localhost:8384 HOST.
 
 Exit codes: 0 done (also when Ctrl-C ends the server), 2 bad input, 3 an export was interrupted, 1 anything else.
 """
@@ -145,7 +146,8 @@ def chosen(text: str | None, known: Sequence[int]) -> list[int]:
 
 def _warm(answers: Answers) -> None:
     """Loads what the first click would wait for: matplotlib, the tokenizer, lint."""
-    answers.get("figure/learning")
+    for name in FIGURES:
+        answers.get(name)
     answers.pieces.of([0])
     from metaagent_x.viewer import scripts
 

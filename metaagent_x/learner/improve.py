@@ -43,8 +43,8 @@ def improve(
     Returns:
       (new states, the trained trajectories with their `old_logprobs`, metrics). A policy without an active role keeps
       its state, the same object. An active role without a trajectory is a logged no-op. Besides those of
-      `Learner.update`, see `merge`, metrics are `groups/flat/<role>` and `ratio/first_dev`: |ratio - 1| at most, of each
-      policy's first update, before which nothing has moved.
+      `Learner.update`, see `merge`, metrics are `groups/flat/<role>` and `ratio/first_dev`: |ratio - 1| at most, of
+      each policy's first update, before which nothing has moved.
     """
     s = learner.settings
     trained = credit.assign(trees, roles, weigh=s.weigh, call_cost=s.call_cost, truncated=s.truncated)

@@ -400,7 +400,8 @@ def _names(calls: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _told(played: Execution, calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Tool runs, each with the call that stands nearest before it in its branch: the one whose program it ran, mostly."""
+    """Tool runs, each with the call `after` which it stands: the last one before it that wrote the program, else the
+    last one in its branch, else the last one; "" if there is none."""
     out = []
     for run in played.tools:
         before = [call["path"] for call in calls if _order(call["path"]) < _order(run.path)]

@@ -17,7 +17,7 @@ from metaagent_x.analysis.style import CSS
 
 # In the order in which one file needs them: a module after those that it imports.
 MODULES = (
-    "dom.js", "source.js", "table.js", "start.js", "step.js", "task.js", "graph.js", "execution.js", "call.js",
+    "dom.js", "source.js", "table.js", "start.js", "step.js", "graph.js", "task.js", "execution.js", "call.js",
     "compare.js", "find.js", "main.js",
 )  # fmt: skip
 STYLE = "viewer.css"
@@ -43,13 +43,13 @@ def single(answers: Mapping[str, Any], title: str) -> str:
     data = base64.b64encode(gzip.compress(json.dumps(answers, allow_nan=False).encode(), mtime=0)).decode()
     # Only these two texts may act, whatever else the file holds.
     policy = f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}"
+    block = f'<script type="application/octet-stream" id="answers">{data}</script>'
     page = _text("index.html")
     for old, new in {
         "<title>metaagent_x</title>": f"<title>{escape(title)}</title>",
         "<!-- policy -->": f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         f'<link rel="stylesheet" href="static/{STYLE}">': f"<style>{style}</style>",
-        '<script type="module" src="static/main.js"></script>':
-            f'<script type="application/octet-stream" id="answers">{data}</script>\n<script type="module">{script}</script>',
+        '<script type="module" src="static/main.js"></script>': f'{block}\n<script type="module">{script}</script>',
     }.items():  # fmt: skip
         assert page.count(old) == 1, f"index.html must hold {old} once"
         page = page.replace(old, new)

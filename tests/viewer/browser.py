@@ -15,10 +15,22 @@ from pathlib import Path
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-port=0",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--remote-debugging-port=0",
     "--hide-scrollbars",
 )  # fmt: skip
+
+
+QUIET = "!document.querySelector('#page[aria-busy]')"
+OPENED = "document.querySelector('#page')?.dataset.opened"
+PLACE = """(() => {
+  const found = [...document.querySelectorAll(SELECTOR)].find((e) => e.getClientRects().length);
+  if (!found) return null;
+  found.scrollIntoView({block: "center", behavior: "instant"});
+  const box = found.getClientRects()[0];
+  return [box.x + Math.min(box.width / 2, 40), box.y + box.height / 2];
+})()"""
 
 
 class Socket:
@@ -109,25 +121,19 @@ class Page:
         return time.perf_counter() - began
 
     def go(self, url):
+        """Opens an address from an empty page. Returns the seconds that it took."""
+        self.ask("Page.navigate", url="about:blank")
         self.ask("Page.navigate", url=url)
-        return self.until(
-            "document.querySelector('#page')?.dataset.opened !== undefined && !document.querySelector('#page[aria-busy]')"
-        )
+        return self.until(f"{OPENED} !== undefined && {QUIET}")
 
     def click(self, selector):
         """Clicks with the mouse on the first match that can be seen, and waits for what opens. Returns seconds."""
-        place = self.js(
-            f"(() => {{ const e = [...document.querySelectorAll({json.dumps(selector)})].find((e) => e.getClientRects().length);"
-            " if (!e) return null; e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getClientRects()[0];"
-            " return [r.x + Math.min(r.width / 2, 40), r.y + r.height / 2] })()"
-        )
+        place = self.js(PLACE.replace("SELECTOR", json.dumps(selector)))
         assert place, f"nothing matches {selector} on {self.text()[:400]!r}"
         began = time.perf_counter()
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
-        self.until(
-            "document.querySelector('#page').dataset.opened.split('?')[0] === location.hash.split('?')[0] && !document.querySelector('#page[aria-busy]')"
-        )
+        self.until(f"{OPENED}.split('?')[0] === location.hash.split('?')[0] && {QUIET}")
         return time.perf_counter() - began
 
     def key(self, key):
@@ -136,7 +142,7 @@ class Page:
         self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
         self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
         time.sleep(0.05)
-        self.until("!document.querySelector('#page[aria-busy]')")
+        self.until(QUIET)
 
     def text(self):
         return self.js("document.body.innerText")

@@ -37,7 +37,9 @@ export function number(value, digits = 2) {
 }
 
 export function signed(value, digits = 2) {
-  return value === null || value === undefined ? "–" : (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(digits);
+  return value === null || value === undefined
+    ? "–"
+    : (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(digits);
 }
 
 export function percent(value) {
@@ -52,7 +54,11 @@ export function credit(value) {
 /** Pairs of a name and a value in one line; pairs whose value is null are left out. */
 export function facts(pairs) {
   const kept = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return el("dl", { class: "facts" }, kept.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  return el(
+    "dl",
+    { class: "facts" },
+    kept.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+  );
 }
 
 /** The share of the strongest colour that a reward gets, of 1 or of the greatest reward here. */

@@ -8,7 +8,10 @@ const ENOUGH = 200; // matches, then it waits to be told to go on
 export async function findPage(run, parts, query) {
   const filter = filterOf(query);
   const steps = [...run.steps].reverse();
-  const form = el("div", {}), list = el("div", {}), told = el("p", { class: "note", role: "status" }), problems = el("div", {});
+  const form = el("div", {}),
+    list = el("div", {}),
+    told = el("p", { class: "note", role: "status" }),
+    problems = el("div", {});
   const state = { sort: "", down: false, page: 0 };
   let search = 0;
   const again = async () => {
@@ -28,20 +31,45 @@ export async function findPage(run, parts, query) {
       from = i + 1;
     }
     if (mine !== search) return;
-    const next = from < steps.length && el("button", { onclick: () => look(mine, found, from, found.length + ENOUGH) }, `look on from step ${steps[from]}`);
+    const next =
+      from < steps.length &&
+      el(
+        "button",
+        { onclick: () => look(mine, found, from, found.length + ENOUGH) },
+        `look on from step ${steps[from]}`,
+      );
     told.replaceChildren(`${found.length} found in ${from} of ${steps.length} steps `, ...(next ? [next] : []));
     list.replaceChildren(table(rolloutColumns(true), found, state));
   };
   let waiting = 0;
-  const soon = () => { clearTimeout(waiting); waiting = setTimeout(again, 250); };
+  const soon = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(again, 250);
+  };
   if (steps.length) {
     const first = await rowsOf(steps[0]).catch((error) => (problems.append(warning(error.message)), []));
     form.replaceChildren(filterForm(filter, first, soon));
     setTimeout(again);
   }
   return {
-    title: "find", up: [], previous: null, next: null,
-    node: el("div", {}, el("h1", {}, "Find"), el("p", { class: "note" }, "Designs and executions of all steps, the newest first. The address keeps the filter."), form, told, problems, list),
+    title: "find",
+    up: [],
+    previous: null,
+    next: null,
+    node: el(
+      "div",
+      {},
+      el("h1", {}, "Find"),
+      el(
+        "p",
+        { class: "note" },
+        "Designs and executions of all steps, the newest first. The address keeps the filter.",
+      ),
+      form,
+      told,
+      problems,
+      list,
+    ),
   };
 }
 

@@ -5,12 +5,14 @@ const held = block && unpacked(block.textContent);
 
 export const exported = block !== null;
 
-/** The answer of an address, as `viewer/answers.py` lists them. Throws an Error whose message is meant for the reader. */
+/** The answer of an address, as `viewer/answers.py` lists them. Throws an Error whose message is for the reader. */
 export async function get(address) {
   if (held) {
     const all = await held;
     if (Object.hasOwn(all, address)) return all[address];
-    throw new Error(`This file does not hold page ${address}; it was exported with the steps ${all.run.steps.join(", ")}.`);
+    throw new Error(
+      `This file does not hold page ${address}; it was exported with the steps ${all.run.steps.join(", ")}.`,
+    );
   }
   let response;
   try {
@@ -32,7 +34,9 @@ export function place() {
 /** Keeps the state of a page in its address, without a new entry in the history. */
 export function keep(query) {
   const path = location.hash.split("?")[0] || "#/";
-  const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== null)).toString();
+  const text = new URLSearchParams(
+    Object.entries(query).filter(([, value]) => value !== "" && value !== null),
+  ).toString();
   history.replaceState(null, "", path + (text && "?" + text));
 }
 
