@@ -49,6 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, soft_wrap=True)
     try:
+        if parsed.steps and not parsed.export:
+            raise ViewError(
+                f"--steps={parsed.steps} chooses what --export=FILE.html writes; the server shows every step"
+            )
+        if parsed.tokenizer and not (parsed.tokenizer / "tokenizer.json").is_file():
+            raise ViewError(f"--tokenizer={parsed.tokenizer}: there is no tokenizer.json in it")
         answers = Answers(Store(parsed.run), parsed.tokenizer)
         if parsed.export:
             console.print(export(answers, parsed.export, parsed.steps, parsed.max_mb, console), markup=False)
@@ -100,7 +106,7 @@ def export(answers: Answers, file: Path, steps: str | None, max_mb: float, conso
     found = {address: answers.get(address) for address in ("run", *FIGURES)}
     found["run"] |= {"steps": numbers, "exported": True}
     addresses = [address for step in numbers for address in answers.addresses(step)]
-    for address in track(addresses, "reading", console=console, transient=True):
+    for address in track(addresses, "reading", console=console, transient=True, disable=not console.is_terminal):
         found[address] = answers.get(address)
     for address in [a for a in addresses if a.count("/") == 1]:
         same = answers.get(f"same/{address}")

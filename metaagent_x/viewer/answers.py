@@ -49,7 +49,8 @@ class Answers:
         """
         self.store = store
         self._drawing = threading.Lock()  # matplotlib's settings are those of the process
-        self._figures: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._figures: dict[str, tuple[str, dict[str, Any]]] = {}  # name -> mark of the run, answer
+        self._means: dict[int, tuple[tuple[int, int], dict[str, float | None]]] = {}  # step -> stamp, means
         given = store.config().get("tokenizer")
         named = [Path(given)] if isinstance(given, str) and given else []
         self.pieces = Pieces([tokenizer] if tokenizer else [store.folder / DESCRIPTION, *named])
@@ -122,13 +123,12 @@ class Answers:
         found, problems = [], []
         for other in self.store.steps():
             try:
-                rows = self.store.small(other)
+                means = self._task_means(other)
             except ValueError as problem:
                 problems.append(str(problem))
                 continue
-            if mine := [row for row in rows if row["task_id"] == wanted]:
-                number = list(_tasks(rows)).index(wanted)
-                found.append({"step": other, "task": number, "reward": _mean(_outcomes(mine).values())})
+            if wanted in means:
+                found.append({"step": other, "task": list(means).index(wanted), "reward": means[wanted]})
         return {"task_id": wanted, "steps": found, "problems": problems}
 
     def step(self, step: int) -> dict[str, Any]:
@@ -249,6 +249,15 @@ class Answers:
                 yield whole
                 yield from (f"{whole}/{path}" for path in row["paths"])
 
+    def _task_means(self, step: int) -> dict[str, float | None]:
+        """Task id -> mean reward of its executions, in the order of the file; kept as long as that is the same."""
+        stamp = self.store.stamp(step)
+        if self._means.get(step, (None,))[0] != stamp:
+            rows = self.store.columns(step, ("task_id", "design", "execution", "reward", "status"))
+            means = {task: _mean_reward([r for r in rows if r["task_id"] == task]) for task in _tasks(rows)}
+            self._means[step] = stamp, means
+        return self._means[step][1]
+
     def _task_rows(self, step: int, task: int) -> list[tuple[int, Row]]:
         """(number in the file, row) of all rows of a task."""
         rows = self.store.small(step)
@@ -320,9 +329,10 @@ def _tasks(rows: Sequence[Row]) -> dict[str, None]:
     return dict.fromkeys(row["task_id"] for row in rows)
 
 
-def _outcomes(rows: Sequence[Row]) -> dict[tuple[int, int], float | None]:
-    """Reward of every execution that is not void."""
-    return {(r["design"], r["execution"]): r["reward"] for r in rows if r["execution"] >= 0 and r["status"] != "void"}
+def _mean_reward(rows: Sequence[Row]) -> float | None:
+    """Over the executions that are not void and made a call."""
+    played = [row for row in rows if row["execution"] >= 0 and row["status"] != "void"]
+    return _mean({(row["design"], row["execution"]): row["reward"] for row in played}.values())
 
 
 def _line(rows: Sequence[Row]) -> dict[str, Any]:

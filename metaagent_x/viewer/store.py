@@ -25,7 +25,7 @@ SMALL = (
     "reason", "flags", "verdict", "prompt_cut", "correct", "problem", "conversation",
 )  # fmt: skip
 BATCH = 128  # rows that are decoded at once
-KEPT_LISTS, KEPT_BATCHES = 512, 4
+KEPT_LISTS, KEPT_BATCHES = 24, 4  # of about 1 MB each
 Row = dict[str, Any]
 Value = TypeVar("Value")
 
@@ -114,11 +114,22 @@ class Store:
           NotThere: no such step. Damaged: its file cannot be read.
         """
 
-        def read() -> list[Row]:
-            with _Opened(self._path(step)) as file:
-                return _whole_rows(file.read(columns=_known(file, SMALL)), SMALL)
+        return self._lists.get((step, self.stamp(step)), lambda: self.columns(step, SMALL))
 
-        return self._lists.get((step, _stamp(self._path(step))), read)
+    def columns(self, step: int, names: Sequence[str]) -> list[Row]:
+        """As `small`, with these columns, and not kept."""
+        with _Opened(self._path(step)) as file:
+            table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
+            missing = dict.fromkeys(name for name in names if name not in table.schema.names)
+            return [missing | row for row in table.to_pylist()]
+
+    def stamp(self, step: int) -> tuple[int, int]:
+        """Time and size of a step's file: another one if it was written anew.
+
+        Raises:
+          NotThere: no such step.
+        """
+        return _stamp(self._path(step))
 
     def rows(self, step: int, wanted: Sequence[int]) -> list[Row]:
         """Some rows of a step with all their columns, by their number in the file. Decodes no more than `BATCH` rows at
@@ -131,7 +142,7 @@ class Store:
         path = self._path(step)
         starts = sorted({number - number % BATCH for number in wanted})
         for start in starts:
-            batch = self._batches.get((step, start, _stamp(path)), lambda start=start: _batch(path, start))
+            batch = self._batches.get((step, start, self.stamp(step)), lambda start=start: _batch(path, start))
             found |= {n: batch.slice(n - start, 1).to_pylist()[0] for n in wanted if start <= n < start + BATCH}
         return [found[number] for number in wanted]
 
@@ -208,15 +219,6 @@ def _pieces(file: pq.ParquetFile, group: int, at: int, start: int) -> Iterator[p
         at += batch.num_rows
         if at >= start + BATCH:
             return
-
-
-def _known(file: pq.ParquetFile, names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in file.schema_arrow.names]
-
-
-def _whole_rows(table: pa.Table, names: Sequence[str]) -> list[Row]:
-    missing = dict.fromkeys(name for name in names if name not in table.schema.names)
-    return [missing | row for row in table.to_pylist()]
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -72,11 +72,13 @@ def test_one_file_is_made_of_modules_whose_names_do_not_collide():
         own = set(re.findall(r"^(?:export )?(?:async )?(?:function|const|let) (\w+)", text, re.M))
         assert not own & known, f"{name} declares what another module has: {own & known}"
         known |= own
-    assert sorted(pages.MODULES) == sorted(
-        p.name
-        for p in pages.resources.files("metaagent_x.viewer").joinpath("static").iterdir()
-        if p.name.endswith(".js")
-    )
+    folder = pages.resources.files("metaagent_x.viewer").joinpath("static")
+    assert sorted(pages.MODULES) == sorted(p.name for p in folder.iterdir() if p.name.endswith(".js"))
+
+
+def test_no_module_turns_a_text_into_markup_or_code():
+    ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|createContextual"
+    assert [name for name in pages.MODULES if re.search(ways, pages.file(name)[1])] == []
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,8 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing_behind(run, tmp_path, ca
     assert "there is no folder" in refused(run, "--export", tmp_path / "gone" / "out.html")
     assert "--steps=7: no trace of 7; there are 1 to 3" in refused(run, "--export", file, "--steps", 7)
     assert "--port=99999" in refused(run, "--port", 99999)
+    assert "--export=FILE.html" in refused(run, "--steps", 1)
+    assert "no tokenizer.json" in refused(run, "--tokenizer", tmp_path)
 
 
 def test_the_command_serves_until_it_is_told_to_end(run):
