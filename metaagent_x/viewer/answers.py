@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from metaagent_x.mas.classify import edges_of
-from metaagent_x.mas.records import Call, Execution, ToolRun
-from metaagent_x.rollout.tree import trajectories_of
 from metaagent_x.run_folder import DESCRIPTION, flatten
-from metaagent_x.viewer.store import NotThere, Row, Store
+from metaagent_x.viewer import rows as shown
+from metaagent_x.viewer.store import Damaged, NotThere, Row, Store
 from metaagent_x.viewer.tokens import Pieces
 
 # Of a step's line, for the table and the curve.
@@ -124,7 +123,7 @@ class Answers:
         for other in self.store.steps():
             try:
                 means = self._task_means(other)
-            except ValueError as problem:
+            except (Damaged, NotThere) as problem:
                 problems.append(str(problem))
                 continue
             if wanted in means:
@@ -133,7 +132,7 @@ class Answers:
 
     def step(self, step: int) -> dict[str, Any]:
         rows = self.store.small(step)
-        numbers = {task: number for number, task in enumerate(_tasks(rows))}
+        numbers = {task: number for number, task in enumerate(shown.task_ids(rows))}
         groups: dict[tuple, list[Row]] = {}
         for row in rows:
             groups.setdefault((numbers[row["task_id"]], row["design"], row["execution"]), []).append(row)
@@ -143,7 +142,7 @@ class Answers:
                 {"task": number, "task_id": task, "kind": next(r["kind"] for r in rows if r["task_id"] == task)}
                 for task, number in numbers.items()
             ],
-            "rows": [_line(calls) | {"task": task} for (task, _, _), calls in sorted(groups.items())],
+            "rows": [shown.line_of(calls) | {"task": task} for (task, _, _), calls in sorted(groups.items())],
         }  # fmt: skip
 
     def task(self, step: int, task: int) -> dict[str, Any]:
@@ -155,10 +154,10 @@ class Answers:
         groups = collections.defaultdict(list)
         for row in small:
             groups[row["design"], row["execution"]].append(row)
-        lines = {key: _line(rows) for key, rows in sorted(groups.items())}
+        lines = {key: shown.line_of(rows) for key, rows in sorted(groups.items())}
         return {
             "step": step, "task": task, "task_id": small[0]["task_id"], "kind": small[0]["kind"],
-            "tasks": len(_tasks(self.store.small(step))), "executions": self._wanted(self.store.small(step)),
+            "tasks": len(shown.task_ids(self.store.small(step))), "executions": self._wanted(self.store.small(step)),
             "question": "\n".join(next(iter(asked.values())).get("messages") or []),
             "designs": [
                 {
@@ -191,22 +190,22 @@ class Answers:
         numbers = self._execution(step, task, design, execution)
         rows = self.store.rows(step, numbers)
         small = [self.store.small(step)[number] for number in numbers]
-        played = _played(rows)
+        first, played = rows[0], shown.execution_of(rows)
         edges = [
             {"source": source, "target": target, "how": how}
             for target, sources in edges_of(played).items()
             for source, how in sources.items()
         ]
         answered = [source for source, _, how in played.links if how == "answer"]
-        said = [row["path"] for row in rows if row.get("text") == rows[0].get("answer")]
-        lanes = _lanes(rows, edges)
-        calls = [_call(row) | lanes[row["path"]] for row in rows]
+        said = [row["path"] for row in rows if row.get("text") == first.get("answer")]
+        lanes = shown.lanes_of(rows, edges)
+        calls = [shown.call_of(row) | lanes[row["path"]] for row in rows]
         return {
-            "step": step, "task": task, "design": design, "execution": execution, "line": _line(small),
-            "task_id": rows[0]["task_id"], "kind": rows[0].get("kind"), "calls": calls, "edges": edges,
-            "lanes": _names(calls), "answer": rows[0].get("answer") or "", "reason": rows[0].get("reason") or "",
-            "answered": answered[-1:] or said[-1:], "recorded": rows[0].get("tools") is not None,
-            "tools": _told(played, calls), "fraction": rows[0].get("fraction"), "format": rows[0].get("format"),
+            "step": step, "task": task, "design": design, "execution": execution, "line": shown.line_of(small),
+            "task_id": first["task_id"], "kind": first.get("kind"), "calls": calls, "edges": edges,
+            "lanes": shown.lane_names(calls), "answer": first.get("answer") or "", "reason": first.get("reason") or "",
+            "answered": answered[-1:] or said[-1:], "recorded": first.get("tools") is not None,
+            "tools": shown.tool_runs(played, calls), "fraction": first.get("fraction"), "format": first.get("format"),
             "votes": [list(link) for link in played.links if link[2] == "vote"],
             "siblings": self._siblings(step, task, design),
         }  # fmt: skip
@@ -221,10 +220,10 @@ class Answers:
         rollout = self.store.config().get("rollout", {})
         request = {key: rollout[key] for key in SAMPLING if key in rollout} | {"seed": row.get("seed")}
         limit = rollout.get("max_designer_tokens" if execution < 0 else "max_executor_tokens")
-        return _call(row) | {
+        return shown.call_of(row) | {
             "step": step, "task": task, "design": design, "execution": execution, "task_id": row["task_id"],
             "role": row["role"], "reward": row.get("reward"), "paths": [r["path"] for r in rows],
-            "prompt": {"ids": prompt, "pieces": self.pieces.of(prompt), "learned": _learned(row, rows)},
+            "prompt": {"ids": prompt, "pieces": self.pieces.of(prompt), "learned": shown.learned_places(row, rows)},
             "sampled": {
                 "ids": sampled, "pieces": self.pieces.of(sampled), "logprobs": row.get("logprobs") or [],
                 "old_logprobs": row.get("old_logprobs"),
@@ -254,14 +253,15 @@ class Answers:
         stamp = self.store.stamp(step)
         if self._means.get(step, (None,))[0] != stamp:
             rows = self.store.columns(step, ("task_id", "design", "execution", "reward", "status"))
-            means = {task: _mean_reward([r for r in rows if r["task_id"] == task]) for task in _tasks(rows)}
+            tasks = shown.task_ids(rows)
+            means = {task: shown.mean_reward([row for row in rows if row["task_id"] == task]) for task in tasks}
             self._means[step] = stamp, means
         return self._means[step][1]
 
     def _task_rows(self, step: int, task: int) -> list[tuple[int, Row]]:
         """(number in the file, row) of all rows of a task."""
         rows = self.store.small(step)
-        names = list(_tasks(rows))
+        names = list(shown.task_ids(rows))
         if task >= len(names):
             raise NotThere(f"step {step} has no task {task}; it has {len(names)}")
         return [(number, row) for number, row in enumerate(rows) if row["task_id"] == names[task]]
@@ -269,7 +269,7 @@ class Answers:
     def _execution(self, step: int, task: int, design: int, execution: int) -> list[int]:
         """Numbers in the file of an execution's rows, in the order of their paths."""
         mine = [
-            (_order(row["path"]), number)
+            (shown.order(row["path"]), number)
             for number, row in self._task_rows(step, task)
             if (row["design"], row["execution"]) == (design, execution)
         ]
@@ -310,125 +310,5 @@ def _number(part: str) -> int:
     return int(part)
 
 
-def _order(path: str) -> tuple[tuple[int, str], ...]:
-    """Paths in the order of their numbers: "0.10" after "0.9"; what is no number comes first."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in path.split("."))
-
-
 def _only(line: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return {key: line[key] for key in keys if key in line}
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _tasks(rows: Sequence[Row]) -> dict[str, None]:
-    """Ids of the tasks of a step, in the order of the file: a task's number is its place here."""
-    return dict.fromkeys(row["task_id"] for row in rows)
-
-
-def _mean_reward(rows: Sequence[Row]) -> float | None:
-    """Over the executions that are not void and made a call."""
-    played = [row for row in rows if row["execution"] >= 0 and row["status"] != "void"]
-    return _mean({(row["design"], row["execution"]): row["reward"] for row in played}.values())
-
-
-def _line(rows: Sequence[Row]) -> dict[str, Any]:
-    """A design or an execution as one line of a table, from the small columns of its rows."""
-    first = rows[0]
-    flags = set(first["flags"] or ())
-    flags |= {"truncated" for row in rows if row["finish_reason"] == "length"}
-    flags |= {"prompt_cut" for row in rows if row["prompt_cut"]}
-    flags |= {first["status"]} - {"ok", None, ""}
-    advantages = sorted({row["advantage"] for row in rows if row["trained"] and row["advantage"] is not None})
-    return {
-        "design": first["design"], "execution": first["execution"], "role": first["role"], "kind": first["kind"],
-        "structure": first["structure"] or "", "reward": first["reward"], "status": first["status"] or "",
-        "correct": first["correct"], "verdict": first["verdict"] or "", "flags": sorted(flags),
-        "problem": (first["problem"] or first["reason"] or "")[:200], "trained": any(row["trained"] for row in rows),
-        "advantages": advantages[:: max(1, len(advantages) - 1)],  # the least and the greatest
-        "version": first["version"], "agents": list(dict.fromkeys(row["agent"] or "" for row in rows)),
-        "paths": [row["path"] for row in sorted(rows, key=lambda row: _order(row["path"]))],
-    }  # fmt: skip
-
-
-def _call(row: Row) -> dict[str, Any]:
-    """A call without its tokens."""
-    said = row.get("logprobs") or []
-    return {
-        "path": row["path"], "agent": row.get("agent") or "", "told": row.get("role_prompt") or "",
-        "messages": row.get("messages") or [], "text": row.get("text") or "", "version": row.get("version"),
-        "finish_reason": row.get("finish_reason"), "seed": row.get("seed"), "advantage": row.get("advantage"),
-        "trained": bool(row.get("trained")), "prompt_cut": bool(row.get("prompt_cut")),
-        "prompt_tokens": len(row.get("prompt_ids") or ()), "sampled_tokens": len(row.get("completion_ids") or ()),
-        "mean_logprob": _mean(said), "conversation": row.get("conversation") or "",
-    }  # fmt: skip
-
-
-def _record(row: Row, tokens: bool = False) -> Call:
-    """A row as the record that it was; without its tokens where only texts matter."""
-    ids = (tuple(row.get(name) or ()) for name in ("prompt_ids", "completion_ids", "logprobs"))
-    prompt, sampled, logprobs = ids if tokens else ((), (), ())
-    return Call(
-        path=row["path"], agent=row.get("agent") or "", role_prompt=row.get("role_prompt") or "", prompt_ids=prompt,
-        completion_ids=sampled, logprobs=logprobs, finish_reason=row.get("finish_reason") or "stop",
-        version=row.get("version") or 0, text=row.get("text") or "", conversation=row.get("conversation") or "",
-        messages=tuple(row.get("messages") or ()),
-    )  # fmt: skip
-
-
-def _played(rows: Sequence[Row]) -> Execution:
-    """The execution of these rows, as far as its trace tells."""
-    tools = [ToolRun(**run) for run in rows[0].get("tools") or ()]
-    links = [(link["source"], link["target"], link["how"]) for link in rows[0].get("links") or ()]
-    return Execution([_record(row) for row in rows], tools, links=links, answer=rows[0].get("answer") or "")
-
-
-def _lanes(rows: Sequence[Row], edges: Sequence[Mapping[str, str]]) -> dict[str, dict[str, Any]]:
-    """Path of a call -> its lane, that of one agent in one branch, and its turn: after all whose text it saw."""
-    sources = collections.defaultdict(list)
-    for edge in edges:
-        sources[edge["target"]].append(edge["source"])
-    places: dict[str, dict[str, Any]] = {}
-    lanes: dict[tuple, int] = {}
-    turns: dict[int, int] = {}
-    for row in rows:
-        branch = row["path"].rpartition(".")[0]
-        who = (row.get("conversation") or branch, row.get("agent"), row.get("role_prompt"))
-        lane = lanes.setdefault(who, len(lanes))
-        seen = [places[source]["turn"] for source in sources[row["path"]] if source in places]
-        turns[lane] = max([turns.get(lane, -1), *seen]) + 1
-        places[row["path"]] = {"lane": lane, "turn": turns[lane]}
-    return places
-
-
-def _names(calls: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the lanes are called."""
-    return list({call["lane"]: call["agent"] for call in calls}.values())
-
-
-def _told(played: Execution, calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Tool runs, each with the call `after` which it stands: the last one before it that wrote the program, else the
-    last one in its branch, else the last one; "" if there is none."""
-    out = []
-    for run in played.tools:
-        before = [call["path"] for call in calls if _order(call["path"]) < _order(run.path)]
-        branch = [path for path in before if path.rpartition(".")[0] == run.path.rpartition(".")[0]]
-        wrote = [call["path"] for call in calls if run.program.strip() and run.program.strip() in call["text"]]
-        same = [path for path in wrote if path in before]
-        out.append({**vars(run), "after": (same or branch or before or [""])[-1]})
-    return out
-
-
-def _learned(row: Row, rows: Sequence[Row]) -> list[int]:
-    """Places in the prompt of ids that the policy sampled in earlier turns of the same trajectory."""
-    if not row.get("conversation"):
-        return []
-    mine = [_record(r, tokens=True) for r in rows if r.get("conversation") == row["conversation"]]
-    prompt = tuple(row.get("prompt_ids") or ())
-    for trajectory in trajectories_of(mine):
-        if trajectory.tokens[: len(prompt)] == prompt:
-            return [place for place in range(len(prompt)) if trajectory.mask[place]]
-    return []

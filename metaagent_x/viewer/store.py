@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from metaagent_x.analysis.read import Run
 from metaagent_x.run_folder import RunFolderError, read_lines
+from metaagent_x.viewer.rows import Row
 
 # Columns without which a row has no place. All others may be missing, as in traces of older versions.
 PLACE = ("task_id", "design", "execution", "path", "role")
@@ -26,7 +27,6 @@ SMALL = (
 )  # fmt: skip
 BATCH = 128  # rows that are decoded at once
 KEPT_LISTS, KEPT_BATCHES = 24, 4  # of about 1 MB each
-Row = dict[str, Any]
 Value = TypeVar("Value")
 
 
