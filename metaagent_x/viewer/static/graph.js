@@ -151,8 +151,10 @@ const left = ({ x, y }) => ({ x: x - 2, y: y + HEIGHT / 2 });
 const right = ({ x, y }) => ({ x: x + WIDTH, y: y + HEIGHT / 2 });
 const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
-/** The last line of a text that says something: mostly its answer. */
+/** What a text comes to: its last boxed answer, else its last line that says something. */
 function last(text) {
+  const boxed = text.match(/\\boxed\{[^{}]*\}/g);
+  if (boxed) return boxed.at(-1);
   const lines = text.split("\n").filter((line) => line.trim() && !line.trim().startsWith("```"));
   return lines.length ? lines.at(-1).trim() : "(empty)";
 }
