@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import keyword
 import tokenize
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,14 +29,13 @@ def coloured(text: str) -> list[Line]:
     """
     lines = text.split("\n")
     out: list[Line] = [[] for _ in lines]
-    row = column = 0
+    place = (0, 0)
     for kind, begin, end in _tokens(text):
-        if begin < (row, column) or end[0] >= len(lines):
-            continue
-        _take(out, lines, (row, column), begin, "")
-        _take(out, lines, begin, end, kind)
-        row, column = end
-    _take(out, lines, (row, column), (len(lines) - 1, len(lines[-1])), "")
+        if place <= begin and end[0] < len(lines):
+            _take(out, lines, place, begin, "")
+            _take(out, lines, begin, end, kind)
+            place = end
+    _take(out, lines, place, (len(lines) - 1, len(lines[-1])), "")
     return out
 
 
@@ -49,16 +49,17 @@ def lint(text: str) -> list[dict[str, Any]]:
 
 def _tokens(text: str) -> Iterator[tuple[str, tuple[int, int], tuple[int, int]]]:
     """(kind, begin, end) of all tokens that have a colour; rows from 0."""
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text, newline="\n").readline):
-            kind = KINDS.get(token.type, "")
-            if token.type == tokenize.NAME:
-                kind = "keyword" if keyword.iskeyword(token.string) else "word" if token.string in NAMES else ""
-            if kind:
-                (first, left), (last, right) = token.start, token.end
-                yield kind, (first - 1, left), (last - 1, right)
-    except (tokenize.TokenError, SyntaxError, ValueError):
-        return
+    with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not know
+        try:
+            for token in tokenize.generate_tokens(io.StringIO(text, newline="\n").readline):
+                kind = KINDS.get(token.type, "")
+                if token.type == tokenize.NAME:
+                    kind = "keyword" if keyword.iskeyword(token.string) else "word" if token.string in NAMES else ""
+                if kind:
+                    (first, left), (last, right) = token.start, token.end
+                    yield kind, (first - 1, left), (last - 1, right)
+        except (tokenize.TokenError, SyntaxError, ValueError, SystemError):  # the last: NUL in Python 3.12's f-strings
+            return
 
 
 def _take(out: list[Line], lines: list[str], begin: tuple[int, int], end: tuple[int, int], kind: str) -> None:
