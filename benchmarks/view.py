@@ -1,7 +1,7 @@
 """How long the trace viewer takes on a large run, and how much memory: 400 steps of 128 executions of 3 calls.
 
-  python benchmarks/view.py                                       # over HTTP; writes about 0.6 GB to a temporary folder
-  python benchmarks/view.py --browser --tokenizer TOKENIZER       # in Chromium too, with the pieces of a real tokenizer
+  python -m benchmarks.view                                       # over HTTP; writes about 0.6 GB to a temporary folder
+  python -m benchmarks.view --browser --tokenizer TOKENIZER       # in Chromium too, with the pieces of a real tokenizer
 
 Limits: the start page at most 2 s, a call at most 0.5 s after the click, at most 500 MB of memory, on 2 cores. Exit
 code 1 if one is passed. The run is synthetic: tokens and rewards are random, sizes those of a run with short answers
@@ -32,11 +32,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from metaagent_x.rollout import traces
+
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "viewer")]
-
-from metaagent_x.rollout import traces  # noqa: E402
-
 TASKS, DESIGNS, EXECUTIONS, CALLS = 8, 4, 4, 3
 PROMPT, SAMPLED = 400, 300
 Time = tuple[float, float]  # seconds that were waited, and that the server computed meanwhile
@@ -197,6 +195,7 @@ def over_http(run: Path, places: Sequence[Sequence[int]]) -> tuple[dict[str, lis
 
 def in_browser(run: Path, places: Sequence[Sequence[int]]) -> tuple[dict[str, list[Time]], float]:
     """The same in Chromium, from the click on a link to the page that is built."""
+    sys.path.insert(0, str(ROOT / "tests" / "viewer"))
     from browser import chromium  # type: ignore[import-not-found]
 
     measured: dict[str, list[Time]] = {}

@@ -29,7 +29,10 @@ export async function executionPage(run, [step, task, design, execution]) {
       facts([
         ["reward", number(line.reward)],
         ["verdict", line.verdict || "not graded"],
-        ["tests passed", answer.fraction === null ? null : `${(100 * answer.fraction).toFixed(0)} %`],
+        [
+          "tests passed",
+          answer.kind !== "code" || answer.fraction === null ? null : `${(100 * answer.fraction).toFixed(0)} %`,
+        ],
         ["format", answer.format === null ? null : number(answer.format)],
         ["structure", line.structure],
         ["status", line.status],
