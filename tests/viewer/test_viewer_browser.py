@@ -102,8 +102,8 @@ def test_hostile_text_stays_text_on_every_page(page, run, url, tmp_path, exporte
                     "#/find?text=odd", "#/2"):  # fmt: skip
         page.go(url + address)
         page.until("!document.querySelector('figure .note')")
+        page.until("document.body.textContent.includes('<script>window.hit=1</script>')")
         shown = page.js("document.body.textContent")
-        assert "<script>window.hit=1</script>" in shown, address
         assert "\\u202e" in shown and "\u202e" not in shown, "what reorders text is shown by its code"
         assert page.js("window.hit === undefined") and page.js("document.querySelectorAll('img, iframe').length") == 0
     assert HOSTILE.split(">")[0] in page.text()
@@ -125,6 +125,11 @@ def test_a_search_goes_through_all_steps(page, url):
     page.go(url + "#/find?flag=answer_not_from_agents")
     page.until("document.querySelectorAll('tr.row').length === 3")
     assert "3 found in 3 of 3 steps" in page.text()
+    page.js("document.querySelector('input[name=flag]').focus()")
+    page.js("document.querySelector('input[name=flag]').select()")
+    page.ask("Input.insertText", text="void")
+    page.until("document.body.innerText.includes('3 found') && location.hash.includes('flag=void')")
+    page.until("[...document.querySelectorAll('tr.row')].every((row) => row.innerText.includes('void'))")
 
 
 def test_tokens_are_coloured_by_log_prob_difference_and_mask(page, url):
@@ -142,6 +147,9 @@ def test_tokens_are_coloured_by_log_prob_difference_and_mask(page, url):
     page.go(url + "#/1/0/1/0/1?by=mask")
     marked = "[...document.querySelectorAll('.token')].filter((e) => Number(e.style.getPropertyValue('--alpha')) > 0)"
     assert page.js(f"{marked}.map((e) => e.textContent).join('')") == "I think \\boxed{6}No, \\boxed{7}"
+    page.go(url + "#/1/0/0/design?by=difference")  # the learner did not score it: shown by log-prob
+    assert page.js("document.querySelector('[aria-pressed=true]').dataset.mode") == "logprob"
+    page.go(url + "#/1/0/1/0/1")
     request = json.loads(page.js("document.querySelector('details pre').textContent"))
     assert (request["seed"], request["top_p"], request["max_tokens"]) == (7, 0.5, 64) and request["prompt"][-1] == 1
 

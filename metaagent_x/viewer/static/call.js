@@ -11,7 +11,7 @@ export async function callPage(run, parts, query) {
   const { prompt, sampled } = answer;
   const differences = sampled.old_logprobs && sampled.logprobs.map((value, i) => value - sampled.old_logprobs[i]);
   const scale = differences ? Math.max(1e-9, ...differences.map(Math.abs)) : null;
-  let mode = query.get("by") in MODES ? query.get("by") : "logprob";
+  const wanted = query.get("by") in MODES ? query.get("by") : "logprob";
   const readout = el("p", { class: "readout number" }, "Point at a token.");
   const flow = el("div", { class: "tokens" });
   const legend = el("p", { class: "note" });
@@ -21,7 +21,7 @@ export async function callPage(run, parts, query) {
       {
         "data-mode": name,
         title: `key ${i + 1}`,
-        onclick: () => show(name),
+        onclick: () => choose(name),
         disabled: name === "difference" && !differences,
       },
       text,
@@ -33,8 +33,6 @@ export async function callPage(run, parts, query) {
   );
   const sampledSpans = sampled.ids.map((id, i) => token(sampled.pieces[i], "s" + i, "said"));
   const show = (name) => {
-    mode = name;
-    keep({ by: name === "logprob" ? "" : name });
     for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.mode === name));
     flow.dataset.mode = name;
     sampledSpans.forEach((span, i) =>
@@ -44,6 +42,10 @@ export async function callPage(run, parts, query) {
       paint(span, name === "mask" ? name : "plain", null, null, answer.trained && learned.has(i)),
     );
     legend.replaceChildren(LEGENDS[name](scale, answer.trained));
+  };
+  const choose = (name) => {
+    keep({ by: name === "logprob" ? "" : name });
+    show(name);
   };
   const point = (event) => {
     const key = event.target.dataset?.token;
@@ -60,7 +62,7 @@ export async function callPage(run, parts, query) {
   };
   flow.addEventListener("mouseover", point);
   flow.append(...[...more(promptSpans), el("span", { class: "border" }), ...more(sampledSpans)]);
-  show(mode);
+  show(wanted === "difference" && !differences ? "logprob" : wanted);
   const at = answer.paths.indexOf(answer.path);
   const designer = execution === "design";
   const beside = (by) =>
@@ -74,7 +76,7 @@ export async function callPage(run, parts, query) {
     keys: Object.fromEntries(
       Object.keys(MODES).map((name, i) => [
         String(i + 1),
-        () => (name !== "difference" || differences) && show(name),
+        () => (name !== "difference" || differences) && choose(name),
       ]),
     ),
     node: el(

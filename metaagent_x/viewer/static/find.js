@@ -15,7 +15,6 @@ export async function findPage(run, parts, query) {
   const state = { sort: "", down: false, page: 0 };
   let search = 0;
   const again = async () => {
-    keep(filter);
     problems.replaceChildren();
     await look(++search, [], 0, ENOUGH);
   };
@@ -43,12 +42,13 @@ export async function findPage(run, parts, query) {
   };
   let waiting = 0;
   const soon = () => {
+    keep(filter);
     clearTimeout(waiting);
     waiting = setTimeout(again, 250);
   };
   if (steps.length) {
-    const first = await rowsOf(steps[0]).catch((error) => (problems.append(warning(error.message)), []));
-    form.replaceChildren(filterForm(filter, first, soon));
+    const first = await rowsOf(steps[0]).catch(() => []); // if it is damaged, the search says so
+    form.replaceChildren(filterForm(filter, first, soon, true));
     setTimeout(again);
   }
   return {

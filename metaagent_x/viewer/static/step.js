@@ -11,15 +11,15 @@ export async function stepPage(run, [step], query) {
   const filter = filterOf(query);
   const state = { sort: query.get("sort") ?? "", down: query.get("down") !== null, page: 0 };
   const list = el("div", {});
-  const again = () => {
+  const remember = () => keep({ ...filter, sort: state.sort, down: state.down ? "1" : "" });
+  const draw = () => {
     const kept = rows.filter((row) => matches(filter, row));
-    keep({ ...filter, sort: state.sort, down: state.down ? "1" : "" });
     count.textContent = `${kept.length} of ${rows.length}`;
-    list.replaceChildren(
-      table(rolloutColumns(false), kept, state, () =>
-        keep({ ...filter, sort: state.sort, down: state.down ? "1" : "" }),
-      ),
-    );
+    list.replaceChildren(table(rolloutColumns(false), kept, state, remember));
+  };
+  const changed = () => {
+    remember();
+    draw();
   };
   const count = el("span", { class: "note" });
   const at = answer.steps.indexOf(answer.step);
@@ -53,10 +53,10 @@ export async function stepPage(run, [step], query) {
       answer.tasks.map((task) => card(answer, task, most)),
     ),
     el("h2", {}, "Designs and executions ", count),
-    filterForm(filter, rows, again),
+    filterForm(filter, rows, changed),
     list,
   );
-  again();
+  draw();
   return {
     title: `step ${answer.step}`,
     node,

@@ -159,8 +159,8 @@ export function matches(filter, row) {
   );
 }
 
-/** Fields that change `filter` in place; `rows` give the choices. */
-export function filterForm(filter, rows, changed) {
+/** Fields that change `filter` in place. `rows` give the choices; with `open`, other values can be typed in too. */
+export function filterForm(filter, rows, changed, open = false) {
   const set = (name) => (event) => {
     filter[name] = event.target.value;
     changed();
@@ -169,6 +169,24 @@ export function filterForm(filter, rows, changed) {
     const values = [...new Set([...rows.flatMap(FIELDS[name]), filter[name]])]
       .filter((v) => v !== "" && v !== null)
       .sort();
+    if (open)
+      return el(
+        "label",
+        {},
+        name,
+        el("input", {
+          name,
+          list: `known-${name}`,
+          value: filter[name],
+          oninput: set(name),
+          style: { width: "9.5em" },
+        }),
+        el(
+          "datalist",
+          { id: `known-${name}` },
+          values.map((value) => el("option", { value })),
+        ),
+      );
     return el(
       "label",
       {},
