@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -118,7 +119,7 @@ class Store:
 
     def columns(self, step: int, names: Sequence[str]) -> list[Row]:
         """As `small`, with these columns, and not kept."""
-        with _Opened(self._path(step)) as file:
+        with _opened(self._path(step)) as file:
             table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
             missing = dict.fromkeys(name for name in names if name not in table.schema.names)
             return [missing | row for row in table.to_pylist()]
@@ -143,7 +144,8 @@ class Store:
         starts = sorted({number - number % BATCH for number in wanted})
         for start in starts:
             batch = self._batches.get((step, start, self.stamp(step)), lambda start=start: _batch(path, start))
-            found |= {n: batch.slice(n - start, 1).to_pylist()[0] for n in wanted if start <= n < start + BATCH}
+            with _reading(path):
+                found |= {n: batch.slice(n - start, 1).to_pylist()[0] for n in wanted if start <= n < start + BATCH}
         return [found[number] for number in wanted]
 
     def _path(self, step: int) -> Path:
@@ -153,29 +155,22 @@ class Store:
         return path
 
 
-class _Opened:
-    """A Parquet file whose failures are `Damaged`."""
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What goes wrong inside is `Damaged`."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as problem:
+        raise Damaged(f"cannot read trace {path.name}: {problem}; other steps are not affected") from problem
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def __enter__(self) -> pq.ParquetFile:
-        try:
-            self.file = pq.ParquetFile(self.path)
-        except (OSError, pa.ArrowException) as problem:
-            raise self._damaged(problem) from problem
-        if missing := [name for name in PLACE if name not in self.file.schema_arrow.names]:
-            self.file.close()
-            raise Damaged(f"{self.path.name} is no trace: it lacks the column {missing[0]!r}")
-        return self.file
-
-    def __exit__(self, kind: object, problem: BaseException | None, where: object) -> None:
-        self.file.close()
-        if isinstance(problem, (OSError, pa.ArrowException)):
-            raise self._damaged(problem) from problem
-
-    def _damaged(self, problem: Exception) -> Damaged:
-        return Damaged(f"cannot read trace {self.path.name}: {problem}; other steps are not affected")
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """A trace that has at least the columns of `PLACE`."""
+    with _reading(path), pq.ParquetFile(path) as file:
+        if missing := [name for name in PLACE if name not in file.schema_arrow.names]:
+            raise Damaged(f"{path.name} is no trace: it lacks the column {missing[0]!r}")
+        yield file
 
 
 class _Recent:
@@ -200,7 +195,7 @@ class _Recent:
 
 def _batch(path: Path, start: int) -> pa.Table:
     """Rows `start` to `start + BATCH` of a file, or to its end."""
-    with _Opened(path) as file:
+    with _opened(path) as file:
         parts, at = [], 0
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows

@@ -140,6 +140,17 @@ def test_a_damaged_or_half_written_file_is_named_and_the_rest_still_works(run, a
         ask("3/0/0/0/0.0.0")
 
 
+def test_a_text_that_is_damaged_is_told_too(run, ask):
+    file = run / "traces" / "step_000001.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table, file, compression="none", use_dictionary=False)
+    file.write_bytes(file.read_bytes().replace(b"wrong_answer", b"wrong\xffanswer"))
+    with pytest.raises(Damaged, match=r"step_000001\.parquet: 'utf-8' codec"):
+        ask("1")
+    with pytest.raises(Damaged, match=r"step_000001\.parquet: 'utf-8' codec"):
+        Store(run).rows(1, [1])
+
+
 def test_a_damaged_line_of_metrics_is_told_and_the_steps_still_open(run, ask):
     (run / "metrics.jsonl").write_text('{"step": 1}\nnot json\n')
     answer = ask("run")
