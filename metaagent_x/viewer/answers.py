@@ -49,7 +49,7 @@ class Answers:
         self.store = store
         self._drawing = threading.Lock()  # matplotlib's settings are those of the process
         self._figures: dict[str, tuple[str, dict[str, Any]]] = {}  # name -> mark of the run, answer
-        self._means: dict[int, tuple[tuple[int, int], dict[str, float | None]]] = {}  # step -> stamp, means
+        self._ids: dict[int, tuple[tuple[int, int], list[str]]] = {}  # step -> stamp, ids of its tasks
         given = store.config().get("tokenizer")
         named = [Path(given)] if isinstance(given, str) and given else []
         self.pieces = Pieces([tokenizer] if tokenizer else [store.folder / DESCRIPTION, *named])
@@ -122,12 +122,12 @@ class Answers:
         found, problems = [], []
         for other in self.store.steps():
             try:
-                means = self._task_means(other)
+                ids = self._task_ids(other)
+                if wanted in ids:
+                    mine = [row for row in self.store.small(other) if row["task_id"] == wanted]
+                    found.append({"step": other, "task": ids.index(wanted), "reward": shown.mean_reward(mine)})
             except (Damaged, NotThere) as problem:
                 problems.append(str(problem))
-                continue
-            if wanted in means:
-                found.append({"step": other, "task": list(means).index(wanted), "reward": means[wanted]})
         return {"task_id": wanted, "steps": found, "problems": problems}
 
     def step(self, step: int) -> dict[str, Any]:
@@ -248,15 +248,12 @@ class Answers:
                 yield whole
                 yield from (f"{whole}/{path}" for path in row["paths"])
 
-    def _task_means(self, step: int) -> dict[str, float | None]:
-        """Task id -> mean reward of its executions, in the order of the file; kept as long as that is the same."""
+    def _task_ids(self, step: int) -> list[str]:
+        """Ids of the tasks of a step, kept as long as its file is the same."""
         stamp = self.store.stamp(step)
-        if self._means.get(step, (None,))[0] != stamp:
-            rows = self.store.columns(step, ("task_id", "design", "execution", "reward", "status"))
-            tasks = shown.task_ids(rows)
-            means = {task: shown.mean_reward([row for row in rows if row["task_id"] == task]) for task in tasks}
-            self._means[step] = stamp, means
-        return self._means[step][1]
+        if self._ids.get(step, (None,))[0] != stamp:
+            self._ids[step] = stamp, self.store.task_ids(step)
+        return self._ids[step][1]
 
     def _task_rows(self, step: int, task: int) -> list[tuple[int, Row]]:
         """(number in the file, row) of all rows of a task."""

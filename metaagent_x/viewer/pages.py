@@ -29,7 +29,7 @@ def file(name: str) -> tuple[str, str] | None:
     """(type, text) of a file of the front end, None if it has no such file. The style begins with the report's."""
     if name not in (*MODULES, STYLE, "index.html"):
         return None
-    text = resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8")
+    text = resources.files("metaagent_x.viewer").joinpath("static", name).read_text(encoding="utf-8")
     return TYPES[name[name.rindex(".") :]], CSS + text if name == STYLE else text
 
 

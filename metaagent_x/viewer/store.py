@@ -115,14 +115,22 @@ class Store:
           NotThere: no such step. Damaged: its file cannot be read.
         """
 
-        return self._lists.get((step, self.stamp(step)), lambda: self.columns(step, SMALL))
+        def read() -> list[Row]:
+            with _opened(self._path(step)) as file:
+                table = file.read(columns=[name for name in SMALL if name in file.schema_arrow.names])
+                missing = dict.fromkeys(name for name in SMALL if name not in table.schema.names)
+                return [missing | row for row in table.to_pylist()]
 
-    def columns(self, step: int, names: Sequence[str]) -> list[Row]:
-        """As `small`, with these columns, and not kept."""
+        return self._lists.get((step, self.stamp(step)), read)
+
+    def task_ids(self, step: int) -> list[str]:
+        """Ids of the tasks of a step, in the order of the file; nothing else of it is read.
+
+        Raises:
+          NotThere, Damaged: see `small`.
+        """
         with _opened(self._path(step)) as file:
-            table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
-            missing = dict.fromkeys(name for name in names if name not in table.schema.names)
-            return [missing | row for row in table.to_pylist()]
+            return file.read(columns=["task_id"]).column(0).unique().to_pylist()
 
     def stamp(self, step: int) -> tuple[int, int]:
         """Time and size of a step's file: another one if it was written anew.
