@@ -28,14 +28,14 @@ def get_config() -> Settings:
     c.teacher.model = "policy"
     c.teacher.concurrency = 64  # as many as the engine decodes together
 
-    c.data.train = (("tiny_math", "", 0.8), ("tiny_code", "", 0.2))
+    c.data.train = (("tiny_math", "", 0.75), ("tiny_code", "", 0.25))
     c.data.train_size = 6000
 
     c.distill.designers = 800
     c.distill.executors = 3400
     c.distill.attempts = 4
     c.distill.templates = (0, 0)
-    # Right answers only make a student that is better at code than its teacher, beyond what leaves RL room: so few of it.
+    # Right answers only make a student that is better at code than its teacher: more of it would leave RL no room.
     c.distill.quotas.dataset = (("tiny_math", 0.82), ("tiny_code", 0.18))
     # Few easy tasks are different ones, and each of them is asked; of the hard ones no more than that.
     c.distill.quotas.difficulty = (("3", 0.24), ("4", 0.29), ("5", 0.29), ("1", 0.08), ("2", 0.10))

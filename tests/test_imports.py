@@ -23,6 +23,7 @@ ARROWS = {
     "baselines": {"baselines", "mas", "tasks", "rollout"},
     "evaluation": {"evaluation", "baselines", "analysis", "mas", "tasks", "rollout", "run_folder", "interruption"},
     "live": {"mas", "tasks", "rollout"},
+    "viewer": {"viewer", "analysis", "run_folder", "rollout", "mas"},
     "run_folder": {"config"},
     "watchdog": {"config"},
     "guards": set(),

@@ -211,8 +211,14 @@ def spread(wanted: np.ndarray, gap: float) -> np.ndarray:
 
 
 def to_svg(figure: Figure, name: str, title: str) -> Markup:
-    """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too."""
-    return inline(draw(figure, name), title)
+    """The figure as an inline SVG element: page colours, page font, no ids that another figure could have too.
+
+    `data-plot` says where it plots: left, top, width and height as shares of the figure, then the ends of the x axis.
+    """
+    axes = figure.axes[0]
+    place = axes.get_position()
+    plot = (place.x0, 1 - place.y1, place.width, place.height, *axes.get_xlim())
+    return inline(draw(figure, name), title, " ".join(f"{number:.6g}" for number in plot))
 
 
 def draw(figure: Figure, name: str) -> str:
@@ -224,8 +230,8 @@ def draw(figure: Figure, name: str) -> str:
     return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
 
 
-def inline(drawn: str, title: str) -> Markup:
-    """What `draw` gave, for a page."""
+def inline(drawn: str, title: str, plot: str = "") -> Markup:
+    """What `draw` gave, for a page. `plot`: its `data-plot`."""
     text = drawn
     for stand_in, variable in _VARIABLES.items():
         text = text.replace(stand_in, f"var({variable})")
@@ -233,9 +239,9 @@ def inline(drawn: str, title: str) -> Markup:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # it would style the whole page
     text = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", text)
     text = re.sub(r"font: ((?:[a-z0-9]+ )*)([\d.]+)px [^;\"]*", r"font: \1\2px var(--font)", text)
-    text = re.sub(
-        r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", rf'<svg role="img" viewBox="\1" aria-label="{escape(title)}">', text
-    )
+    at = f' data-plot="{plot}"' if plot else ""
+    head = rf'<svg role="img" viewBox="\1"{at} aria-label="{escape(title)}">'
+    text = re.sub(r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", head, text)
     return Markup(text)
 
 

@@ -45,7 +45,7 @@ class Run:
         """Step -> tokens that both roles have sampled in training until then; 0 before the first step."""
         total, out = 0, {0: 0}
         for line in self.metrics:
-            total += int(line["tokens/designer"] + line["tokens/executor"])
+            total += int(sum(line.get(f"tokens/{role}", 0) for role in ("designer", "executor")))
             out[line["step"]] = total
         return out
 

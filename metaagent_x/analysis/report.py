@@ -105,21 +105,38 @@ def _ends(values: list[float]) -> tuple[float, float]:
     return sum(known[:5]) / len(known[:5]), sum(known[-5:]) / len(known[-5:])
 
 
-def _curve(run: Run) -> Markup | None:
+def learning_figure(run: Run) -> Markup | None:
+    """Accuracy over steps and at the evaluations; None before there is any."""
     if not run.metrics and not run.evaluations:
         return None
-    kept = [e for e in run.evaluations if e["name"] in ("cold", "stage", "final")]
+    kept = _own_evaluations(run)
     points = {
         "T = 1": [(e["step"], e["accuracy"]) for e in kept if e["temperature"] == 1.0],
         "greedy": [(e["step"], e["accuracy"]) for e in kept if e["temperature"] == 0.0],
     }
+    return figures.learning_curve(_steps(run), _active(run), run.column("accuracy"), points)
+
+
+def structures_figure(run: Run) -> Markup | None:
+    """Shares of the structures over steps; None before there is any, and where the design is fixed."""
+    shares = {name: run.column(f"structure/{name}") for name in run.names("structure/")}
+    return figures.structure_shares(_steps(run), shares) if shares and not run.design else None
+
+
+def _own_evaluations(run: Run) -> list[dict[str, Any]]:
+    """Those of the policies as they stood, without the cross table."""
+    return [e for e in run.evaluations if e["name"] in ("cold", "stage", "final")]
+
+
+def _curve(run: Run) -> Markup | None:
+    if (figure := learning_figure(run)) is None:
+        return None
     learn = [role for role in figures.ROLE if [role] in _active(run)]
-    figure = figures.learning_curve(_steps(run), _active(run), run.column("accuracy"), points)
     keys = [("dot", "held-out tasks, T = 1"), ("ring", "held-out tasks, greedy"),
             ("line", f"training tasks, mean of {figures.WINDOW} steps"),
             *((role, f"{role.capitalize()} learns") for role in learn)]  # fmt: skip
     legend = tag("div", *(tag("span", tag("i", class_=name), text, class_="key") for name, text in keys))
-    caption = _stage_sizes(kept)
+    caption = _stage_sizes(_own_evaluations(run))
     return join(tag("h2", "Accuracy"), legend, tag("figure", figure), tag("p", caption, class_="note"))
 
 
@@ -130,10 +147,8 @@ def _stage_sizes(kept: list[dict[str, Any]]) -> str:
 
 
 def _structures(run: Run) -> Markup | None:
-    names = run.names("structure/")
-    if not names or run.design:
+    if (figure := structures_figure(run)) is None:
         return None
-    figure = figures.structure_shares(_steps(run), {n: run.column(f"structure/{n}") for n in names})
     note = f"What ran, judged by its calls. Mean of {figures.WINDOW} steps; the last shares stand at the right."
     return join(tag("h2", "Structures that the Designer chose"), tag("p", note, class_="note"), tag("figure", figure))
 

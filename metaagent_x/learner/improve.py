@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from metaagent_x.learner import credit
-from metaagent_x.learner.packing import pack
+from metaagent_x.learner.packing import by_trajectory, pack
 from metaagent_x.learner.state import TrainState
 from metaagent_x.learner.step import Learner
 from metaagent_x.model.qwen3 import Params
@@ -41,10 +41,10 @@ def improve(
         from 1, the state after it, and what was given to it. See `replay.Recorder.look`.
 
     Returns:
-      (new states, the trained trajectories, metrics). A policy without an active role keeps its state, the same
-      object. An active role without a trajectory is a logged no-op. Besides those of `Learner.update`, see `merge`,
-      metrics are `groups/flat/<role>` and `ratio/first_dev`: |ratio - 1| at most, of each policy's first update, before
-      which nothing has moved.
+      (new states, the trained trajectories with their `old_logprobs`, metrics). A policy without an active role keeps
+      its state, the same object. An active role without a trajectory is a logged no-op. Besides those of
+      `Learner.update`, see `merge`, metrics are `groups/flat/<role>` and `ratio/first_dev`: |ratio - 1| at most, of
+      each policy's first update, before which nothing has moved.
     """
     s = learner.settings
     trained = credit.assign(trees, roles, weigh=s.weigh, call_cost=s.call_cost, truncated=s.truncated)
@@ -56,13 +56,17 @@ def improve(
     active = sorted({owner[role] for role in roles})
     for name in active:
         rows = [t for t in trained if owner[t.role] == name]
+        parts = [part for part in credit.split(rows, s.updates_per_step, seed) if part]
         batches = [
             pack(part, s.row_tokens, aggregate=s.aggregate, denominator=s.constant_denominator or None,
                  rows_multiple=learner.rows_multiple, row_segments=learner.row_segments)
-            for part in credit.split(rows, s.updates_per_step, seed) if part
+            for part in parts
         ]  # fmt: skip
         # Old log-probs: one pass with the weights that sampled, before the first update moves them.
         old = [learner.logprobs(out[name].params, batch) for batch in batches]
+        for part, batch, logp in zip(parts, batches, old, strict=True):
+            for index, values in by_trajectory(batch, logp).items():
+                part[index].old_logprobs = tuple(values.tolist())
         ref = [learner.logprobs(reference[name], batch) for batch in batches] if reference else [None] * len(batches)
         lines = []
         for number, (batch, old_logp, ref_logp) in enumerate(zip(batches, old, ref, strict=True), 1):

@@ -105,6 +105,22 @@ def pack(
     return Batch(**ints, mask=mask, old_logp=old_logp, advantages=advantages, weights=weights, roles=roles)
 
 
+def by_trajectory(batch: Batch, values: np.ndarray) -> dict[int, np.ndarray]:
+    """Takes values of a packed batch apart again.
+
+    Args:
+      values: [R, T], one a target.
+
+    Returns:
+      Index in the list that was packed -> the values at its sampled targets, in their order.
+    """
+    owners = batch.trajectory[batch.mask]
+    by_owner = np.argsort(owners, kind="stable")  # a trajectory's positions are neighbours in one row, so in order
+    found, first = np.unique(owners[by_owner], return_index=True)
+    parts = np.split(values[batch.mask][by_owner], first[1:])
+    return {int(owner) - 1: part for owner, part in zip(found, parts, strict=False)}
+
+
 def _place(
     trajectories: Sequence[Trajectory], row_tokens: int, drop_too_long: bool, row_segments: int | None
 ) -> tuple[dict[int, tuple[int, int, int]], int]:

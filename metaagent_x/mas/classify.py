@@ -73,7 +73,7 @@ class _Graph:
 
     def __init__(self, execution: Execution):
         self.calls = {call.path: call for call in execution.calls}
-        self.edges = _edges(execution)
+        self.edges = edges_of(execution)
         self.votes: dict[str, set[str]] = defaultdict(set)  # winner -> members
         for member, winner, how in execution.links:
             if how == "vote":
@@ -170,7 +170,8 @@ class _Graph:
         return code_key(program) if program else None
 
 
-def _edges(execution: Execution) -> Edges:
+def edges_of(execution: Execution) -> Edges:
+    """Who knew whose text; `classify` says what makes an edge. `how` is that of a link, or "turn" within a memory."""
     edges: Edges = defaultdict(dict)
     paths = {call.path for call in execution.calls}
     for source, target, how in execution.links:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from metaagent_x.mas.records import Call, Execution
+from metaagent_x.mas.records import Call, Execution, ToolRun
 from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory
 
+TOOL_RUN = tuple(field.name for field in dataclasses.fields(ToolRun))
+LINK = ("source", "target", "how")
 SCHEMA = pa.schema(
     [
         ("run", pa.string()), ("step", pa.int64()), ("task_id", pa.string()), ("kind", pa.string()),
@@ -28,8 +31,13 @@ SCHEMA = pa.schema(
         ("correct", pa.bool_()), ("fraction", pa.float64()), ("format", pa.float64()),
         # What counts and lengths need, so that nobody has to read the ids for them.
         ("prompt_tokens", pa.int32()), ("completion_tokens", pa.int32()), ("difficulty", pa.string()),
+        ("conversation", pa.string()), ("old_logprobs", pa.list_(pa.float32())),
+        ("tools", pa.list_(pa.struct([(name, pa.string()) for name in TOOL_RUN]))),
+        ("links", pa.list_(pa.struct([(name, pa.string()) for name in LINK]))),
     ]
 )  # fmt: skip
+# Rows that are written, and can be read, as one: a reader who wants one call of a large step reads no others.
+ROW_GROUP = 128
 
 
 def path_of(folder: str | Path, step: int) -> Path:
@@ -47,7 +55,9 @@ def write(
     a Designer row "ok", "invalid" or "void". `verdict` is the grader's reason, "" if ungraded; `correct`, `fraction`
     and `format` are the components of its reward, null for Designer rows and where nothing was graded or is void.
     `execution` is -1 and `structure` "" for Designer rows. `prompt_tokens` and `completion_tokens` count the ids;
-    `difficulty` is the task's, "" if its dataset states none.
+    `difficulty` is the task's, "" if its dataset states none. `old_logprobs` are the learner's, one for each of
+    `completion_ids`, null where it scored nothing. `tools` and `links` (see `Execution`) are those of the whole
+    execution and stand on its first row; null on the others.
 
     Args:
       folder: made if missing. trees: of the step. trained: what the learner trained on, with advantages.
@@ -65,7 +75,7 @@ def write(
     table = pa.Table.from_pylist([_storable(row) for row in rows], schema=SCHEMA)
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        pq.write_table(table, unfinished, compression="zstd")
+        pq.write_table(table, unfinished, compression="zstd", row_group_size=ROW_GROUP)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -95,9 +105,14 @@ def _rows(tree: RolloutTree, places: dict[tuple, list[Trajectory]]) -> Iterator[
             yield common | _call_fields(design.call, learned, mean) | _design_fields(design)
         for j, execution in enumerate(design.executions):
             here = places.get((tree.question, i, j), [])
+            whole = {
+                "tools": [dataclasses.asdict(run) for run in execution.tools],
+                "links": [dict(zip(LINK, link, strict=True)) for link in execution.links],
+            }
             for call in execution.calls:
                 learned = _trained(call, execution.calls, here)
-                yield common | _call_fields(call, learned, execution.reward) | _execution_fields(execution, j)
+                yield common | whole | _call_fields(call, learned, execution.reward) | _execution_fields(execution, j)
+                whole = {}
 
 
 def _trained(call: Call, calls: list[Call], trajectories: list[Trajectory]) -> Trajectory | None:
@@ -118,7 +133,16 @@ def _call_fields(call: Call, learned: Trajectory | None, reward: float) -> dict[
         "logprobs": call.logprobs, "finish_reason": call.finish_reason, "version": call.version, "text": call.text,
         "reward": reward, "advantage": learned.advantage if learned else 0.0, "trained": learned is not None,
         "seed": call.seed, "role_prompt": call.role_prompt, "messages": call.messages, "prompt_cut": call.prompt_cut,
+        "conversation": call.conversation, "old_logprobs": _scored(call, learned),
     }  # fmt: skip
+
+
+def _scored(call: Call, learned: Trajectory | None) -> tuple[float, ...] | None:
+    """The learner's log-probs of this call's part of a trajectory."""
+    if learned is None or learned.old_logprobs is None:
+        return None
+    before = sum(learned.mask[: len(call.prompt_ids)])
+    return learned.old_logprobs[before : before + len(call.completion_ids)]
 
 
 def _design_fields(design: Design) -> dict[str, Any]:
@@ -141,11 +165,12 @@ def _execution_fields(execution: Execution, index: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _storable(row: dict[str, Any]) -> dict[str, Any]:
-    """Texts as UTF-8 can hold them: half of a surrogate pair becomes "?"."""
-    return {
-        k: v.encode("utf-8", "replace").decode() if isinstance(v, str)
-        else [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in v]
-        if isinstance(v, (tuple, list)) else v
-        for k, v in row.items()
-    }  # fmt: skip
+def _storable(value: Any) -> Any:
+    """Texts as UTF-8 can hold them, at any depth: half of a surrogate pair becomes "?"."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _storable(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], (str, dict)):
+        return [_storable(item) for item in value]
+    return value

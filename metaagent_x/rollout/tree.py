@@ -28,6 +28,8 @@ class Trajectory:
       path: path of its first call ("" for the Designer).
       reward: the outcome that it carries. advantage: set by `learner.credit`.
       truncated: some completion of it ended by length.
+      old_logprobs: the learner's log-probs of the sampled ids, in their order, by the weights that sampled; set by
+        `learner.improve`, None where the learner has not scored it.
     """
 
     tokens: tuple[int, ...]
@@ -42,6 +44,7 @@ class Trajectory:
     reward: float = 0.0
     advantage: float = 0.0
     truncated: bool = False
+    old_logprobs: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.mask) == len(self.logprobs):

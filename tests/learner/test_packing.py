@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from learner_samples import call, trajectories
 
 from metaagent_x.learner.objective import token_weights
-from metaagent_x.learner.packing import ROLES, bucket_rows, pack
+from metaagent_x.learner.packing import ROLES, bucket_rows, by_trajectory, pack
 from metaagent_x.rollout.tree import Trajectory, trajectories_of
 
 
@@ -50,6 +50,15 @@ def test_every_trajectory_can_be_read_back(given_, aggregate, multiple) -> None:
     for code, role in enumerate(ROLES[1:], 1):
         trained = any(t.role == role and any(t.mask[1:]) for t in given_)
         assert batch.weights[batch.roles == code].sum() == pytest.approx(float(trained), abs=1e-5)
+
+
+@given(lists())
+@settings(max_examples=60, deadline=None)
+def test_values_of_a_batch_go_back_to_their_trajectories_in_order(given_) -> None:
+    batch = pack(given_, 10)
+    back = {k: part.tolist() for k, part in by_trajectory(batch, batch.old_logp).items()}
+    sampled = [[p for p, m in zip(t.logprobs[1:], t.mask[1:], strict=True) if m] for t in given_]
+    assert back == {k: values for k, values in enumerate(sampled) if values}
 
 
 @given(lists())

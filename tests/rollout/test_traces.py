@@ -5,7 +5,7 @@ import dataclasses
 import pyarrow.parquet as pq
 import pytest
 
-from metaagent_x.mas.records import Call, Execution
+from metaagent_x.mas.records import Call, Execution, ToolRun
 from metaagent_x.rollout import traces
 from metaagent_x.rollout.tree import Design, RolloutTree, Trajectory
 from metaagent_x.tasks.task import Task, Verdict
@@ -33,6 +33,7 @@ CONTRACT = [
 ]
 EXTRA = ["status", "reason", "answer", "problem", "flags", "seed", "role_prompt", "messages", "verdict", "prompt_cut"]
 EXTRA += ["correct", "fraction", "format", "prompt_tokens", "completion_tokens", "difficulty"]
+EXTRA += ["conversation", "old_logprobs", "tools", "links"]
 
 
 def call(path: str, prompt: tuple[int, ...], completion: tuple[int, ...], conversation: str = "", **fields) -> Call:
@@ -124,6 +125,34 @@ def test_an_inactive_role_and_another_question_are_not_marked_as_trained(tmp_pat
     assert [r["trained"] for r in rows] == [r["role"] == "designer" for r in rows]
     elsewhere = [dataclasses.replace(t, question=6) for t in trained(tree)]
     assert not any(r["trained"] for r in traces.read(traces.write(tmp_path, [tree], elsewhere, run="r", step=0)))
+
+
+def test_each_call_has_its_own_part_of_what_the_learner_scored(tmp_path, tree):
+    """The third call goes on with the memory of the first: one trajectory of the ids 3, then 4 and 5."""
+    scored = trained(tree)
+    memory = next(t for t in scored if t.execution == 0 and t.path == "0")
+    assert [i for i, sampled in zip(memory.tokens, memory.mask, strict=True) if sampled] == [3, 4, 5]
+    memory.old_logprobs = (-0.5, -0.75, -1.0)
+    rows = traces.read(traces.write(tmp_path, [tree], scored, run="r", step=0))
+    assert [r["old_logprobs"] for r in rows] == [None, [-0.5], None, [-0.75, -1.0], None, None, None]
+    assert [r["conversation"] for r in rows] == ["", "a#0", "b#0", "a#0", "", "", ""]
+
+
+def test_tool_runs_and_links_stand_on_the_first_row_of_their_execution(tmp_path, tree):
+    execution = tree.designs[0].executions[0]
+    execution.tools = [ToolRun("1", "run_python", "print(2)", "", "2\ud800", "ok")]
+    execution.links = [("0", "2", "pass"), ("2", "", "answer")]
+    rows = traces.read(traces.write(tmp_path, [tree], [], run="r", step=0))
+    run = {"path": "1", "tool": "run_python", "program": "print(2)", "stdin": "", "output": "2?", "status": "ok"}
+    links = [{"source": "0", "target": "2", "how": "pass"}, {"source": "2", "target": "", "how": "answer"}]
+    assert [r["tools"] for r in rows] == [None, [run], None, None, None, [], None]
+    assert [r["links"] for r in rows] == [None, links, None, None, None, [], None]
+
+
+def test_a_large_step_is_written_in_groups_of_rows_that_can_be_read_alone(tmp_path, tree, monkeypatch):
+    monkeypatch.setattr(traces, "ROW_GROUP", 3)
+    file = pq.ParquetFile(traces.write(tmp_path, [tree], [], run="r", step=0))
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [3, 3, 1]
 
 
 def test_text_that_utf8_cannot_hold_is_stored(tmp_path, tree):
