@@ -32,13 +32,13 @@ def get_config() -> Settings:
     c.data.train_size = 6000
 
     c.distill.designers = 800
-    c.distill.executors = 3400
+    c.distill.executors = 3200
     c.distill.attempts = 4
     c.distill.templates = (0, 0)
     # Right answers only make a student that is better at code than its teacher: more of it would leave RL no room.
-    c.distill.quotas.dataset = (("tiny_math", 0.82), ("tiny_code", 0.18))
+    c.distill.quotas.dataset = (("tiny_math", 0.9), ("tiny_code", 0.1))
     # Few easy tasks are different ones, and each of them is asked; of the hard ones no more than that.
-    c.distill.quotas.difficulty = (("3", 0.24), ("4", 0.29), ("5", 0.29), ("1", 0.08), ("2", 0.10))
+    c.distill.quotas.difficulty = (("3", 0.25), ("4", 0.325), ("5", 0.325), ("1", 0.045), ("2", 0.055))
     c.distill.same_script = 0.125  # eight structures
     c.distill.per_task = 8
     c.distill.near = 1.0  # all generated tasks read alike
