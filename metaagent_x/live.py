@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
@@ -12,6 +14,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from metaagent_x import mas
+from metaagent_x.config import ConfigError
 from metaagent_x.mas.records import Call, CallRequest, Execution, ToolRun
 from metaagent_x.rollout.tree import Design
 from metaagent_x.tasks.code import extract_code
@@ -33,6 +36,19 @@ def guess_kind(question: str) -> Kind:
     Right for 2,032 of 2,035 rows of five mathematical data sets and for all 1,233 of five of programming.
     """
     return "code" if CODE.search(question) else "math"
+
+
+def question(words: list[str], file: str | None) -> str:
+    """The question of the command line, of a file, or of standard input. Raises ConfigError if there is not one."""
+    if bool(words) == bool(file):
+        raise ConfigError('one question, please: "QUESTION", or --file=FILE (- for standard input)')
+    try:
+        text = words[0] if words else sys.stdin.read() if file == "-" else Path(str(file)).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--file={file}: cannot be read: {error}") from error
+    if not text.strip():
+        raise ConfigError("the question is empty")
+    return text.strip()
 
 
 def printable(text: str) -> str:

@@ -31,7 +31,7 @@ from metaagent_x.evaluation import job
 from metaagent_x.evaluation.rows import tree_of
 from metaagent_x.interruption import Interruption, to_the_end
 from metaagent_x.learner.checkpoint import CheckpointError
-from metaagent_x.live import Live, guess_kind
+from metaagent_x.live import Live, guess_kind, question
 from metaagent_x.mas.records import Execution
 from metaagent_x.rollout import traces
 from metaagent_x.rollout.engine import EngineFailure, EngineRefused
@@ -117,19 +117,6 @@ async def solve(c: config.Settings, policy: policies.Policy, task: Task, folder:
     finally:
         for engine in {id(one): one for one in engines.values()}.values():
             await to_the_end(engine.close())
-
-
-def question(words: list[str], file: str | None) -> str:
-    """The question of the command line, of a file, or of standard input. Raises ConfigError if there is not one."""
-    if bool(words) == bool(file):
-        raise config.ConfigError('one question, please: "QUESTION", or --file=FILE (- for standard input)')
-    try:
-        text = words[0] if words else sys.stdin.read() if file == "-" else Path(str(file)).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise config.ConfigError(f"--file={file}: cannot be read: {error}") from error
-    if not text.strip():
-        raise config.ConfigError("the question is empty")
-    return text.strip()
 
 
 def save(folder: Path, task: Task, execution: Execution) -> None:

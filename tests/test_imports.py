@@ -22,7 +22,7 @@ ARROWS = {
     "distillation": {"distillation", "mas", "rollout", "tasks", "analysis.html", "analysis.style"},
     "baselines": {"baselines", "mas", "tasks", "rollout"},
     "evaluation": {"evaluation", "baselines", "analysis", "mas", "tasks", "rollout", "run_folder", "interruption"},
-    "live": {"mas", "tasks", "rollout"},
+    "live": {"config", "mas", "tasks", "rollout"},
     "viewer": {"viewer", "analysis", "run_folder", "rollout", "mas"},
     "run_folder": {"config"},
     "watchdog": {"config"},

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from metaagent_x import config
-from metaagent_x.live import Live, guess_kind, printable
+from metaagent_x.config import ConfigError
+from metaagent_x.live import Live, guess_kind, printable, question
 from metaagent_x.mas.records import Execution
 from metaagent_x.rollout.play import Player, read_design
 from metaagent_x.rollout.scripted import ScriptedEngine
@@ -97,3 +98,17 @@ def test_the_kind_of_a_question_is_guessed_from_its_words(question, kind):
 def test_generated_tasks_are_guessed_right():
     for kind in ("math", "code"):
         assert {guess_kind(task.prompt) for task, _ in families.generate(kind, "test", 20)} == {kind}
+
+
+def test_the_question_comes_from_one_place(tmp_path):
+    assert question(["What?"], None) == "What?"
+    (tmp_path / "q.txt").write_text("  From a file.\n")
+    assert question([], str(tmp_path / "q.txt")) == "From a file."
+    for words, file, said in (
+        ([], None, "one question, please"),
+        (["a"], "b", "one question, please"),
+        (["  "], None, "empty"),
+        ([], str(tmp_path / "absent"), "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            question(words, file)

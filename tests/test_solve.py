@@ -9,26 +9,10 @@ from pathlib import Path
 import pytest
 from chat_endpoint import ChatEndpoint
 
-from metaagent_x.config import ConfigError
 from metaagent_x.rollout import traces
 from metaagent_x.rollout.chat import train_bpe
-from metaagent_x.solve import question
 
 ROOT = Path(__file__).parents[1]
-
-
-def test_the_question_comes_from_one_place(tmp_path):
-    assert question(["What?"], None) == "What?"
-    (tmp_path / "q.txt").write_text("  From a file.\n")
-    assert question([], str(tmp_path / "q.txt")) == "From a file."
-    for words, file, said in (
-        ([], None, "one question, please"),
-        (["a"], "b", "one question, please"),
-        (["  "], None, "empty"),
-        ([], str(tmp_path / "absent"), "cannot be read"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            question(words, file)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def test_both_files_are_valid_and_the_tiny_one_asks_with_the_students_prompts():
     config.validate(settings())
     tiny = distill_tiny.get_config()
     config.validate(tiny)
-    assert wanted(tiny).numbers == {"designer": 800, "executor": 5600} and tiny.distill.templates == (0, 0)
+    assert wanted(tiny).numbers == {"designer": 800, "executor": 3200} and tiny.distill.templates == (0, 0)
     assert wanted(settings()).numbers == {"designer": 3000, "executor": 8000}
     assert wanted(settings()).quotas["structure"]["single"] == 0.3
 
