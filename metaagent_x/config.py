@@ -568,7 +568,10 @@ def _check_evaluation(c: Settings) -> None:
 def _check_lengths(c: Settings) -> None:
     r, designer = c.rollout, not c.rollout.design or c.sft.max_steps > 0  # a cold start asks one in any case
     longest = max(r.max_executor_tokens, r.max_designer_tokens if designer else 0)
-    for field, room in (("engine.cache_tokens", c.engine.cache_tokens), ("learner.row_tokens", c.learner.row_tokens)):
+    rooms = [("engine.cache_tokens", c.engine.cache_tokens)]
+    if "evaluate" not in c:  # which learns nothing
+        rooms.append(("learner.row_tokens", c.learner.row_tokens))
+    for field, room in rooms:
         if r.max_prompt_tokens + longest > room:
             raise ConfigError(
                 f"rollout.max_prompt_tokens={r.max_prompt_tokens} + {longest} completion tokens do not fit into "

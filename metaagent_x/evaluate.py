@@ -35,7 +35,7 @@ from metaagent_x.evaluation.play import Unit, missing, play, units
 from metaagent_x.evaluation.scorer import scorer
 from metaagent_x.interruption import Interruption, to_the_end
 from metaagent_x.learner.checkpoint import CheckpointError
-from metaagent_x.rollout.engine import EngineFailure, EngineRefused
+from metaagent_x.rollout.engine import EngineFailure, EngineRefused, RequestRefused
 from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks.datasets import DatasetError
 from metaagent_x.tasks.grader import Grader
@@ -71,7 +71,7 @@ def main(_: list[str]) -> None:
         for field, flag in _OVERRIDES.items():
             if flag.value is not None:
                 c.update_from_flattened_dict({field: _LISTS.get(field, lambda value: value)(flag.value)})
-        policy = policies.adopt(c)
+        policy = policies.adopt(c, _OVERRIDES["engine.kind"].value)
         c.workdir = c.workdir or f"runs/evaluations/{policy.label}"
         config.validate(c)
         accelerators.prepare(c)
@@ -98,6 +98,8 @@ def main(_: list[str]) -> None:
         say(f"written: {folder.path / 'results.md'}, and results.json beside it")
         if void := sum(row["void"] for row in rows):
             say(f"{void} results are void (an engine or the grader failed); the same command plays them again")
+            if refused := sum(row["void"] and row["reason"].startswith(RequestRefused.__name__) for row in rows):
+                say(f"{refused} of them the endpoint refused to answer: without a change there it will refuse again")
             sys.exit(1)
     except (config.ConfigError, DatasetError, EngineRefused, MethodError, summary.MixedScorers) as error:
         say("bad input:", str(error))
