@@ -84,13 +84,14 @@ def header(c: Settings, who: str) -> str:
 def results(
     c: Settings, model: Mapping[str, Any], size: str, benchmarks: Sequence[Benchmark], rows: Sequence[Row], how: str
 ) -> dict[str, Any]:  # fmt: skip
-    """What `results.json` holds: the job, and the summary of its rows, with the paper's figures for a model of `size`.
+    """What `results.json` holds: the job, and the summary of its rows, with the paper's figures for a model of `size`
+    beside benchmarks that are played as a whole.
 
     Raises MixedScorers.
     """
     e = c.evaluate
-    base = {benchmark.name: benchmark.base for benchmark in benchmarks}
-    if sorted(base.values()) == sorted(published.BENCHMARKS):
+    base = {benchmark.name: benchmark.base for benchmark in benchmarks if benchmark.whole}
+    if len(base) == len(benchmarks) and sorted(base.values()) == sorted(published.BENCHMARKS):
         base[published.AVERAGE] = published.AVERAGE
     figures = published.MAIN.get(size, {})
     return {
