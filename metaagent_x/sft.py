@@ -193,7 +193,8 @@ def _progress() -> Progress:
 def _tell(line: Mapping[str, Any]) -> None:
     """One line of the run, where held-out examples were measured."""
     losses = ", ".join(f"{name} {line[f'loss/{name}']:.3f}" for name in examples.ROLES if line.get(f"loss/{name}"))
-    held = ", ".join(f"{name} {line[key]:.3f}" for name in examples.ROLES if (key := f"held_out/loss/{name}") in line)
+    sides = [(name, line.get(f"held_out/loss/{name}")) for name in examples.ROLES]  # None: not finite
+    held = ", ".join(f"{name} {loss:.3f}" for name, loss in sides if loss is not None)
     rate = f", {line['time/tokens_per_s']:,.0f} tokens/s" if line["step"] else ""
     done = f"{line['step']:5d} updates, {line.get('epoch', 0):.2f} epochs"
     say(f"{done}: loss {losses or '-'}; held out {held or '-'}{rate}")
