@@ -35,7 +35,7 @@ from metaagent_x.evaluation.play import Unit, missing, play, units
 from metaagent_x.evaluation.scorer import scorer
 from metaagent_x.interruption import Interruption, to_the_end
 from metaagent_x.learner.checkpoint import CheckpointError
-from metaagent_x.rollout.engine import EngineFailure, EngineRefused, RequestRefused
+from metaagent_x.rollout.engine import EngineFailure, EngineRefused
 from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks.datasets import DatasetError
 from metaagent_x.tasks.grader import Grader
@@ -96,10 +96,8 @@ def main(_: list[str]) -> None:
         model, size = dataclasses.asdict(policy), policies.published_size(c, policy)
         tables.show(job.write(folder.path, job.results(c, model, size, sets, rows, how)), console)
         say(f"written: {folder.path / 'results.md'}, and results.json beside it")
-        if void := sum(row["void"] for row in rows):
-            say(f"{void} results are void (an engine or the grader failed); the same command plays them again")
-            if refused := sum(row["void"] and row["reason"].startswith(RequestRefused.__name__) for row in rows):
-                say(f"{refused} of them the endpoint refused to answer: without a change there it will refuse again")
+        if void := job.told_of_void(rows):
+            say(void)
             sys.exit(1)
     except (config.ConfigError, DatasetError, EngineRefused, MethodError, summary.MixedScorers) as error:
         say("bad input:", str(error))

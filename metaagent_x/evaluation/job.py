@@ -14,7 +14,7 @@ from metaagent_x.baselines.method import Means, Method, MethodError
 from metaagent_x.evaluation import summary, tables
 from metaagent_x.evaluation.benchmarks import Benchmark
 from metaagent_x.evaluation.rows import Key
-from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.engine import Engine, RequestRefused
 from metaagent_x.rollout.play import Settings, with_rollout
 
 SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # and what is plain
@@ -104,6 +104,15 @@ def results(
             published=lambda method, name: figures.get(method, {}).get(base.get(name, "")),
         ),
     }  # fmt: skip
+
+
+def told_of_void(rows: Sequence[Row]) -> str:
+    """How many results are void and what can be done; "" if none are."""
+    void = [row for row in rows if row["void"]]
+    refused = sum(row["reason"].startswith(RequestRefused.__name__) for row in void)
+    again = f"; {refused} of them the endpoint refused to answer, and will refuse again unless it is changed"
+    told = f"{len(void)} results are void (an engine or the grader failed); the same command plays them again"
+    return told + again * (refused > 0) if void else ""
 
 
 def write(folder: Path, made: Mapping[str, Any]) -> list[tables.Table]:

@@ -78,7 +78,7 @@ class Player:
         try:
             call = await self.call(task, "designer", i, -1, request, {})
         except EngineFailure as failure:
-            return Design(None, problem=f"engine: {failure}", void=True)
+            return Design(None, problem=f"{type(failure).__name__}: {failure}", void=True)
         except Exception as defect:
             self.defect = self.defect or defect
             return Design(None, problem=f"engine: {defect!r}", void=True)
