@@ -10,6 +10,7 @@ scorers judged are refused. With `--to`, results.json and results.md are written
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from rich.console import Console
 from metaagent_x.evaluation import job, journal, summary, tables
 from metaagent_x.evaluation.rows import key_of
 from metaagent_x.run_folder import RunFolderError, read_lines
+
+DATA = "data.json"  # beside the results: what each benchmark asks, by hash
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +52,8 @@ def compare(paths: Sequence[Path]) -> dict[str, Any]:
     Benchmarks are those that every folder has. Votes and pass@k are left to the folder's own table.
 
     Raises:
-      RunFolderError: no results there, a damaged row, two folders of one name, no benchmark in common.
+      RunFolderError: no results there, a damaged row, two folders of one name, no benchmark in common, one
+        of which the folders played different data.
       MixedScorers: not all rows were judged by one scorer.
     """
     files = [path / journal.NAME if path.is_dir() else path for path in paths]
@@ -68,12 +72,32 @@ def compare(paths: Sequence[Path]) -> dict[str, Any]:
     common = [b for b in dict.fromkeys(row["benchmark"] for row in rows) if all(b in side for side in sides)]
     if not common:
         raise RunFolderError(f"no benchmark in common: {'; '.join(', '.join(sorted(side)) for side in sides)}")
+    _check_data(files, common)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     chosen = [row for row in rows if row["benchmark"] in common]
     return {
         "header": " against ".join(names), "benchmarks": common,
         **summary.summarise(chosen, methods=methods, benchmarks=common, sampled=False),
     }  # fmt: skip
+
+
+def _check_data(files: Sequence[Path], benchmarks: Sequence[str]) -> None:
+    """Raises RunFolderError if the `data.json` beside two files of results, where there is one, name different data."""
+    seen: dict[str, tuple[str, Path]] = {}
+    for file in files:
+        known = file.with_name(DATA)
+        try:
+            records = json.loads(known.read_text()) if known.exists() else []
+            found = {record["name"]: record["hash"] for record in records}
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{known} is damaged: {error}; restore it") from error
+        for name in found.keys() & set(benchmarks):
+            first, where = seen.setdefault(name, (found[name], known))
+            if first != found[name]:
+                raise RunFolderError(
+                    f"{name} is not the same data everywhere: hash {first} in {where}, {found[name]} in {known}; "
+                    "evaluate again on one of the two"
+                )
 
 
 if __name__ == "__main__":

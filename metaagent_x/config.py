@@ -276,7 +276,9 @@ def _evaluate() -> Settings:
     e: Settings = ml_collections.ConfigDict()
     e.model = ""  # a run folder, a Hugging Face folder, or the URL of an endpoint up to and with its version
     e.step = -1  # of a run folder: its checkpoint; -1: the newest
-    e.weights = ""  # filled in: which weights of a Hugging Face folder these are, by sizes and times of its files
+    e.weights = (
+        ""  # filled in: which weights these are: a folder's by sizes and times of its files, a run's by checksums
+    )
     e.methods = ("metaagent_x", "single")  # of baselines.registry, with their options
     e.benchmarks = ()  # (name with its options, path): datasets, or generated families
     e.limit = 0  # tasks of each benchmark; 0: all
@@ -568,7 +570,10 @@ def _check_evaluation(c: Settings) -> None:
 def _check_lengths(c: Settings) -> None:
     r, designer = c.rollout, not c.rollout.design or c.sft.max_steps > 0  # a cold start asks one in any case
     longest = max(r.max_executor_tokens, r.max_designer_tokens if designer else 0)
-    for field, room in (("engine.cache_tokens", c.engine.cache_tokens), ("learner.row_tokens", c.learner.row_tokens)):
+    rooms = [("engine.cache_tokens", c.engine.cache_tokens)]
+    if "evaluate" not in c:  # which learns nothing
+        rooms.append(("learner.row_tokens", c.learner.row_tokens))
+    for field, room in rooms:
         if r.max_prompt_tokens + longest > room:
             raise ConfigError(
                 f"rollout.max_prompt_tokens={r.max_prompt_tokens} + {longest} completion tokens do not fit into "

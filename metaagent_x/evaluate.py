@@ -71,7 +71,7 @@ def main(_: list[str]) -> None:
         for field, flag in _OVERRIDES.items():
             if flag.value is not None:
                 c.update_from_flattened_dict({field: _LISTS.get(field, lambda value: value)(flag.value)})
-        policy = policies.adopt(c)
+        policy = policies.adopt(c, _OVERRIDES["engine.kind"].value)
         c.workdir = c.workdir or f"runs/evaluations/{policy.label}"
         config.validate(c)
         accelerators.prepare(c)
@@ -96,8 +96,8 @@ def main(_: list[str]) -> None:
         model, size = dataclasses.asdict(policy), policies.published_size(c, policy)
         tables.show(job.write(folder.path, job.results(c, model, size, sets, rows, how)), console)
         say(f"written: {folder.path / 'results.md'}, and results.json beside it")
-        if void := sum(row["void"] for row in rows):
-            say(f"{void} results are void (an engine or the grader failed); the same command plays them again")
+        if void := job.told_of_void(rows):
+            say(void)
             sys.exit(1)
     except (config.ConfigError, DatasetError, EngineRefused, MethodError, summary.MixedScorers) as error:
         say("bad input:", str(error))

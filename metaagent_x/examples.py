@@ -321,6 +321,17 @@ def table(pool: Pool) -> Table:
     return view
 
 
+def told(line: Mapping[str, Any]) -> str:
+    """A line of `metrics.jsonl` in words: how far, the losses of both roles, of what is learned and of what is held
+    out; those that are not finite are left out."""
+    losses = ", ".join(f"{name} {line[f'loss/{name}']:.3f}" for name in ROLES if line.get(f"loss/{name}"))
+    sides = [(name, line.get(f"held_out/loss/{name}")) for name in ROLES]  # None: not finite
+    held = ", ".join(f"{name} {loss:.3f}" for name, loss in sides if loss is not None)
+    rate = f", {line['time/tokens_per_s']:,.0f} tokens/s" if line["step"] else ""
+    done = f"{line['step']:5d} updates, {line.get('epoch', 0):.2f} epochs"
+    return f"{done}: loss {losses or '-'}; held out {held or '-'}{rate}"
+
+
 def _tokens(c: Settings) -> int:
     """Tokens that the examples of one update have, on average at most."""
     return int(c.sft.fill * c.sft.rows * c.sft.row_tokens)

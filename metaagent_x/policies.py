@@ -14,7 +14,7 @@ import jax
 
 from metaagent_x import assemble
 from metaagent_x.config import ConfigError, Settings, base, get
-from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
+from metaagent_x.learner.checkpoint import MANIFEST, CheckpointError, Checkpoints
 from metaagent_x.model import hf
 from metaagent_x.model.parameters import abstract_params
 from metaagent_x.rollout.engine import Engine
@@ -54,12 +54,15 @@ class Policy:
         return f"{safe}-step-{self.step}" if self.kind == "run" else safe
 
 
-def adopt(config: Settings) -> Policy:
+def adopt(config: Settings, engine: str | None = None) -> Policy:
     """Makes the settings say what `evaluate.model` is. Where they differ from their defaults, somebody chose so.
 
     From a run come the network, the tokenizer, prompts, lengths, budgets and the engine's shape; from a folder of
     weights the network and the tokenizer. `evaluate.step` becomes the step that is played, `evaluate.weights` a hash of
-    what the folder of weights looks like.
+    what the folder of weights looks like, or of the checksums of that step.
+
+    Args:
+      engine: what somebody asked for by name, also if that is the default; an endpoint is one in any case.
 
     Raises:
       ConfigError: it is none of the three, or cannot be read, or an endpoint without the tokenizer to cut prompts with.
@@ -71,7 +74,7 @@ def adopt(config: Settings) -> Policy:
         return _endpoint(config, name)
     path = Path(name)
     if (path / "checkpoints").is_dir() and (path / "config.json").is_file():
-        return _run(config, path, name)
+        return _run(config, path, name, engine)
     if (path / "config.json").is_file():
         config.model.path = name
         assemble.adopt_weights(config)
@@ -133,7 +136,7 @@ def _endpoint(config: Settings, url: str) -> Policy:
     return Policy("endpoint", url, 0)
 
 
-def _run(config: Settings, path: Path, name: str) -> Policy:
+def _run(config: Settings, path: Path, name: str, engine: str | None) -> Policy:
     default = base("evaluate")
     try:
         run = flatten(json.loads((path / "config.json").read_text()))
@@ -144,6 +147,7 @@ def _run(config: Settings, path: Path, name: str) -> Policy:
             raise ConfigError(f"--model={name} has no complete checkpoint yet")
         if step not in saved.steps():
             raise ConfigError(f"--model={name} has no checkpoint of step {step}; it has {saved.steps()}")
+        sums = (saved.folder / str(step) / MANIFEST).read_bytes()  # of every leaf; a score is added beside it later
     except (OSError, ValueError, hf.WeightsError, CheckpointError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -151,12 +155,12 @@ def _run(config: Settings, path: Path, name: str) -> Policy:
     for field in OF_THE_RUN:
         if field not in run or get(config, field) != get(default, field):
             continue
-        if field == "engine.kind" and run[field] == "scripted":  # its samples were rehearsed: no way to play weights
+        if field == "engine.kind" and (engine or run[field] == "scripted"):  # rehearsed: no way to play weights
             continue
         config.update_from_flattened_dict({field: run[field]})
     for field in dataclasses.fields(network):
         if field.name not in ("compute_dtype", "attention", "remat"):
             config.model[field.name] = getattr(network, field.name)
     config.tokenizer = config.tokenizer or str(path / DESCRIPTION)
-    config.evaluate.step = step
+    config.evaluate.step, config.evaluate.weights = step, hashlib.sha256(sums).hexdigest()[:16]
     return Policy("run", name, step)

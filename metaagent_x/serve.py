@@ -33,6 +33,7 @@ from metaagent_x.tasks.datasets import DatasetError
 
 NAME = "policy"
 ROLES = ("system", "user", "assistant")
+OFF = {"top_k": (-1, 0), "min_p": (0,), "repetition_penalty": (1,)}  # beyond the protocol: values that change nothing
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
 _MODEL = flags.DEFINE_string("model", None, "Hugging Face folder to serve instead of the cold start.")
@@ -106,6 +107,9 @@ async def chat_completion(engine: Engine, chat: Chat, body: Mapping[str, Any]) -
     ids = prompt_of(chat, body.get("messages"))
     if body.get("n", 1) != 1 or body.get("stream") or body.get("top_p", 1.0) != 1.0:
         raise BadRequest("only n=1, stream=false and top_p=1 are served")
+    for name, off in OFF.items():
+        if body.get(name) not in (None, *off):
+            raise BadRequest(f"{name}={body[name]!r}: the built-in engine samples plainly; leave it out")
     try:
         limit = body.get("max_completion_tokens", body.get("max_tokens", 1 << 30))
         sampling = Sampling(int(limit), float(body.get("temperature", 1.0)))

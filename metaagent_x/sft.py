@@ -21,7 +21,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 from absl import app, flags, logging
@@ -135,7 +134,7 @@ async def train(
             task = bar.add_task("", total=c.steps, completed=step, loss=math.nan)
             if step == 0 and pool.held:
                 with dog.phase("evaluate"):
-                    _tell(folder.log(0, (), pool.held_out_loss(learner, state.params)))
+                    say(examples.told(folder.log(0, (), pool.held_out_loss(learner, state.params))))
             while step < c.steps:
                 dog.step, clock = step + 1, time.perf_counter()
                 batch = pool.batch(learner, step)
@@ -150,7 +149,7 @@ async def train(
                             metrics |= pool.held_out_loss(learner, state.params)
                     line = folder.log(step, examples.roles_in(batch), metrics | dog.metrics())
                     if measured:
-                        _tell(line)
+                        say(examples.told(line))
                     bar.update(task, completed=step, loss=metrics["loss"])
                     if step % c.checkpoint.every == 0 or step == c.steps or interruption.asked:
                         with dog.phase("save"):
@@ -188,15 +187,6 @@ def _progress() -> Progress:
         *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
         disable=not console.is_terminal,
     )  # fmt: skip
-
-
-def _tell(line: Mapping[str, Any]) -> None:
-    """One line of the run, where held-out examples were measured."""
-    losses = ", ".join(f"{name} {line[f'loss/{name}']:.3f}" for name in examples.ROLES if line.get(f"loss/{name}"))
-    held = ", ".join(f"{name} {line[key]:.3f}" for name in examples.ROLES if (key := f"held_out/loss/{name}") in line)
-    rate = f", {line['time/tokens_per_s']:,.0f} tokens/s" if line["step"] else ""
-    done = f"{line['step']:5d} updates, {line.get('epoch', 0):.2f} epochs"
-    say(f"{done}: loss {losses or '-'}; held out {held or '-'}{rate}")
 
 
 if __name__ == "__main__":

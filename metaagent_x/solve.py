@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
         for field, flag in _OVERRIDES.items():
             if flag.value is not None:
                 c.update_from_flattened_dict({field: flag.value})
-        policy = policies.adopt(c)
+        policy = policies.adopt(c, _OVERRIDES["engine.kind"].value)
         if policy.kind == "folder" and c.engine.slots == config.base().engine.slots:
             c.engine.slots = SLOTS
         folder = Path(_SAVE.value or "runs/solve")

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 from chat_endpoint import ChatEndpoint
 
+from metaagent_x import config
+from metaagent_x.baselines import registry
+from metaagent_x.baselines.method import Means
+from metaagent_x.evaluation import job
 from metaagent_x.rollout.chat import train_bpe
+from metaagent_x.rollout.engine import RequestRefused
+from metaagent_x.rollout.scripted import ScriptedEngine
+from metaagent_x.tasks.task import Task
 
 ROOT = Path(__file__).parents[1]
 
@@ -62,6 +69,21 @@ def answers(workdir):
 
 
 METHODS = "--methods=metaagent_x,single,single_majority:like=metaagent_x"
+
+
+async def test_void_results_that_an_endpoint_refused_are_told_apart():
+    def refuse(request):
+        raise RequestRefused("status 400")
+
+    engine = ScriptedEngine(refuse)
+    given = Means({"designer": engine, "executor": engine}, config.base("evaluate"))
+    task, rows = Task("t/0", "math", "1 + 3?"), [{"void": False, "reason": ""}, {"void": True, "reason": "away"}]
+    assert "refused" not in job.told_of_void(rows) and job.told_of_void(rows[:1]) == ""
+    for name in ("metaagent_x", "single", "single_majority"):  # whoever it was that was refused
+        execution = await registry.make(name, given).solve(task)
+        rows.append({"void": execution.void, "reason": execution.reason})
+    told = job.told_of_void(rows)
+    assert told.startswith("4 results are void") and "3 of them the endpoint refused" in told
 
 
 @pytest.mark.slow

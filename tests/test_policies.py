@@ -1,6 +1,7 @@
 """What --model= may name: what the settings become, and what is refused."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -61,6 +62,43 @@ def test_a_run_says_network_tokenizer_prompts_lengths_and_engine(run):
     assert (c.engine.slots, c.engine.cache_tokens, c.model.compute_dtype) == (3, 192, "float32")
     assert c.evaluate.step == 4 and c.tokenizer == str(run / "model")
     assert c.rollout.design == "" and c.data.test == ()  # a method says what is designed; benchmarks are named here
+
+
+def test_an_engine_that_somebody_named_stays_also_if_it_is_the_default(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    told["engine"]["kind"] = "vllm"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(told))
+    for engine, kind in ((None, "vllm"), ("jax", "jax")):
+        c = settings(tmp_path / "run")
+        policies.adopt(c, engine)
+        assert c.engine.kind == kind
+
+
+def test_a_run_that_was_trained_again_in_its_folder_is_told_from_the_first(run, tmp_path):
+    seen = set()
+    for seed in (1, 2):
+        shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"), dirs_exist_ok=True)
+        shutil.rmtree(tmp_path / "run" / "checkpoints", ignore_errors=True)
+        saved = Checkpoints(tmp_path / "run" / "checkpoints")
+        saved.save(2, {"shared": Learner(MODEL, config.base().learner).init(random_params(MODEL, seed))}, {})
+        saved.wait()
+        for _ in range(2):
+            c = settings(tmp_path / "run")
+            policies.adopt(c)
+            seen.add(c.evaluate.weights)
+            saved.score(2, 0.5)  # which is not another policy
+    assert len(seen) == 2 and "" not in seen
+
+
+def test_a_run_with_rows_longer_than_a_learner_has_by_default_is_played(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    told["rollout"]["max_prompt_tokens"], told["engine"]["cache_tokens"] = 30_000, 32_768
+    (tmp_path / "run" / "config.json").write_text(json.dumps(told))
+    c = settings(tmp_path / "run")
+    policies.adopt(c)
+    config.validate(c)
 
 
 def test_what_somebody_set_stays(run):

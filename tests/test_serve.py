@@ -62,7 +62,7 @@ async def test_usage_is_reported_and_failures_have_their_status():
     engine = Echo(CHAT)
     endpoint = Endpoint(engine, CHAT)
     async with httpx2.AsyncClient() as http:
-        ask = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "seed": 4}
+        ask = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "seed": 4, "top_k": -1}
         answer = (await http.post(f"{endpoint.url}/chat/completions", json=ask)).json()
         assert answer["usage"]["prompt_tokens"] == len(CHAT.prompt("", "hi"))
         assert answer["usage"]["completion_tokens"] == len(CHAT.encode("\nreply 1 \u00e9<|im_end|>")) + 1
@@ -71,6 +71,8 @@ async def test_usage_is_reported_and_failures_have_their_status():
         for body, word in (
             ({"messages": []}, "user's last"), ({"messages": "hi"}, "list"), ({**ask, "n": 2}, "n=1"),
             ({**ask, "temperature": -1}, "temperature"), ({**ask, "seed": "x"}, "invalid literal"),
+            ({**ask, "top_k": 20}, "top_k=20"), ({**ask, "min_p": 0.1}, "min_p"),
+            ({**ask, "repetition_penalty": 1.2}, "repetition_penalty=1.2"),
             ({"messages": [{"role": "user", "content": "x" * 9000}]}, "too many tokens"),
         ):  # fmt: skip
             refused = await http.post(f"{endpoint.url}/chat/completions", json=body)

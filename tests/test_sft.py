@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs import sft_4b, tiny
-from metaagent_x import assemble, config, dry_run, export
+from metaagent_x import assemble, config, dry_run, examples, export
 from metaagent_x.mas import demonstrations
 from metaagent_x.model import hf
 from metaagent_x.rollout.play import chat_for
@@ -37,6 +37,11 @@ def test_a_dry_run_is_of_the_rows_and_the_optimizer_of_the_job():
     assert (step.learner.row_tokens, step.learner.micro_rows, step.learner.b2) == (16_384, 1, 0.95)
     assert (step.learner.updates_per_step, step.learner.kl, step.engine.kind) == (1, 0.0, "scripted")
     assert step.mesh == c.mesh and step.model == c.model and c.engine.kind == "jax"
+
+
+def test_a_held_out_loss_that_is_not_finite_ends_no_job():
+    line = {"step": 0, "held_out/loss/designer": None, "held_out/loss/executor": 2.5}
+    assert examples.told(line).endswith("loss -; held out executor 2.500")
 
 
 # ---- whole jobs

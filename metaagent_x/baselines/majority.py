@@ -53,7 +53,7 @@ def voted(task: Task, members: Sequence[Execution]) -> Execution:
     """Executions as one, in which each is a branch and the most frequent answer wins; void if one of them is."""
     same = classes(task.kind, [member.answer for member in members], is_equivalent)
     best = max((c for c in same if c >= 0), key=lambda c: (same.count(c), -same.index(c)), default=None)
-    out = Execution(script=members[0].script, flags=set().union(*(member.flags for member in members)))
+    out = Execution(script=members[0].script, flags=_flags(members, None if best is None else same.index(best)))
     ends = []
     for i, member in enumerate(members):
         out.calls += [dataclasses.replace(call, path=f"{i}.{call.path}") for call in member.calls]
@@ -65,6 +65,16 @@ def voted(task: Task, members: Sequence[Execution]) -> Execution:
         out.status, out.reason = "void", spoilt.reason
     out.structure = mas.classify(out)
     return out
+
+
+def _flags(members: Sequence[Execution], winner: int | None) -> set[str]:
+    """Those of any member, but what makes an answer wrong only where it is true of the vote as a whole."""
+    flags: set[str] = set().union(*(member.flags for member in members))
+    if any(member.calls for member in members):
+        flags.discard("no_calls")
+    if winner is None or "answer_not_from_agents" not in members[winner].flags:
+        flags.discard("answer_not_from_agents")
+    return flags
 
 
 def make(means: Means, options: Mapping[str, str]) -> Method:

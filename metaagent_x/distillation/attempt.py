@@ -10,7 +10,7 @@ from typing import Any
 
 from metaagent_x import mas
 from metaagent_x.distillation.cost import Usage
-from metaagent_x.distillation.examples import chat_messages, conversations, why_left_out
+from metaagent_x.distillation.examples import chat_messages, conversations, unfit, why_left_out
 from metaagent_x.mas.classify import lineage
 from metaagent_x.mas.prompts import PromptSet
 from metaagent_x.mas.records import Execution
@@ -22,6 +22,7 @@ from metaagent_x.tasks.task import Rubric, Task, Verdict
 
 FORMAT = 1  # of an example's provenance
 REFUSED = "refused by the endpoint"
+AGAIN = (REFUSED, "grader failed", "infrastructure failed")  # reasons that say nothing of the teacher's answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _bad_design(design: Design) -> str:
     assert design.script is not None
     if design.own_imports or mas.Script.of(design.script).dialect:
         return "script with imports"  # the student's language needs none
-    return ""
+    return unfit(design.call.text)
 
 
 def _bad_execution(execution: Execution) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from metaagent_x.mas.parse import THOUGHT
 from metaagent_x.mas.records import Call
+from metaagent_x.rollout.chat import MARKERS
 from metaagent_x.tasks.task import Verdict
 
 NO_ANSWER = ("no_answer", "no_code")  # the grader found nothing to grade: a critic, a plan, a program for a tool
@@ -40,8 +41,8 @@ def why_left_out(
             return "cut off"
         if call.prompt_cut:
             return "prompt cut"
-        if not call.text.strip():
-            return "empty"
+        if reason := unfit(call.text):
+            return reason
         verdict = verdicts[call.path]
         if verdict.void:
             return "grader failed"
@@ -60,6 +61,19 @@ def why_left_out(
     return "" if near & set(way) else "not on the answer's way"
 
 
+def learned(text: str) -> str:
+    """What is kept of a reply: the student answers without thinking first, so thoughts that begin it are left out."""
+    return THOUGHT.sub("", text).lstrip("\n")
+
+
+def unfit(text: str) -> str:
+    """Why a reply is none that the student could give (`metaagent_x.examples` refuses it); "" if it could."""
+    kept = learned(text)
+    if not kept.strip():
+        return "empty"
+    return "holds a template marker" if any(marker in kept for marker in MARKERS) else ""
+
+
 def reviewed(text: str) -> bool | None:
     """What a critic's last line says: CORRECT, WRONG, or (None) neither."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
@@ -68,12 +82,9 @@ def reviewed(text: str) -> bool | None:
 
 
 def chat_messages(system: str, turns: Sequence[str]) -> list[dict[str, str]]:
-    """The common chat form: the system turn, if any, then user and assistant by turns. The student answers without
-    thinking first, so a block of thoughts that begins a reply is left out."""
+    """The common chat form: the system turn, if any, then user and assistant by turns (`learned`)."""
     head = [{"role": "system", "content": system}] if system else []
     return head + [
-        {"role": "assistant", "content": THOUGHT.sub("", text).lstrip("\n")}
-        if i % 2
-        else {"role": "user", "content": text}
+        {"role": "assistant", "content": learned(text)} if i % 2 else {"role": "user", "content": text}
         for i, text in enumerate(turns)
     ]

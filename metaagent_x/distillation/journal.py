@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from metaagent_x.distillation.attempt import Attempt
+from metaagent_x.distillation.attempt import AGAIN, Attempt
 from metaagent_x.distillation.cost import Usage
 
 
@@ -24,11 +24,12 @@ class JournalError(ValueError):
 class Journal:
     """Keeps finished attempts, so that a killed job pays for none of them again.
 
-    A last line without its end is what a kill left of a write; it is cut off, and that attempt is made again.
+    A last line without its end is what a kill left of a write; it is cut off, and that attempt is made again. So are
+    those that ended for a reason of `AGAIN`: the endpoint or the grader may be repaired by now.
 
     Attributes:
       attempts: (task id, number) -> attempt. usage: of all requests before this start.
-      found: how many attempts were there already.
+      found: how many attempts were there already, without those that are made again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +37,8 @@ class Journal:
         self._attempts, self._usage = _Lines(folder / "attempts.jsonl"), _Lines(folder / "usage.jsonl")
         self.attempts: dict[tuple[str, int], Attempt] = {}
         for attempt in self._attempts.read(lambda fields: Attempt(**fields)):
-            self.attempts[attempt.task_id, attempt.number] = attempt
+            if attempt.reason not in AGAIN:
+                self.attempts[attempt.task_id, attempt.number] = attempt
         self.found, self.usage = len(self.attempts), sum(self._usage.read(lambda counts: Usage(*counts)), Usage())
 
     def add(self, attempt: Attempt) -> None:

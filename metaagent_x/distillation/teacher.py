@@ -42,7 +42,9 @@ class Seat:
     ) -> Completion:
         try:
             done = await self._engine.generate(prompt_ids, sampling, seed, request=request)
-        except RequestRefused:
+        except RequestRefused as refused:
+            if refused.usage:
+                self._spend(Usage(1, *refused.usage))
             raise
         except EngineFailure as failure:
             self.outage = self.outage or failure
@@ -52,9 +54,17 @@ class Seat:
             used = Usage(1, len(prompt_ids), said, counted_here=1)
         else:
             used = Usage(1, *done.usage)
+        self._spend(used)
+        return done
+
+    @property
+    def outages(self) -> int:
+        """Of the endpoint, so far: what waited for it longer than it may take is not wrong but void."""
+        return getattr(self._engine, "outages", 0)
+
+    def _spend(self, used: Usage) -> None:
         self.usage += used
         self._meter.add(used)
-        return done
 
     async def update_weights(self, params: Any, version: int) -> None:
         raise EngineFailure("a teacher takes no weights")

@@ -30,6 +30,16 @@ class Benchmark:
     dropped: dict[str, int]
     hash: str
 
+    @property
+    def whole(self) -> bool:
+        """Whether all tasks of a benchmark are played, so that figures published for it may stand beside the results:
+        neither a limit nor an option leaves some out (a release is an edition, not a part), and the split is one that
+        is reported on."""
+        options = datasets.parse(self.name)[1] if self.base in datasets.DATASETS else {}
+        split = options.pop("split", None)
+        reported = split is None or split in datasets.DATASETS[self.base].benchmarks
+        return len(self.pairs) == self.available and reported and not options.keys() - {"release"}
+
     def origin(self) -> dict[str, object]:
         """Its record in `data.json`."""
         return {

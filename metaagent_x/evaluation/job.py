@@ -14,7 +14,7 @@ from metaagent_x.baselines.method import Means, Method, MethodError
 from metaagent_x.evaluation import summary, tables
 from metaagent_x.evaluation.benchmarks import Benchmark
 from metaagent_x.evaluation.rows import Key
-from metaagent_x.rollout.engine import Engine
+from metaagent_x.rollout.engine import Engine, RequestRefused
 from metaagent_x.rollout.play import Settings, with_rollout
 
 SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # and what is plain
@@ -84,13 +84,14 @@ def header(c: Settings, who: str) -> str:
 def results(
     c: Settings, model: Mapping[str, Any], size: str, benchmarks: Sequence[Benchmark], rows: Sequence[Row], how: str
 ) -> dict[str, Any]:  # fmt: skip
-    """What `results.json` holds: the job, and the summary of its rows, with the paper's figures for a model of `size`.
+    """What `results.json` holds: the job, and the summary of its rows, with the paper's figures for a model of `size`
+    beside benchmarks that are played as a whole.
 
     Raises MixedScorers.
     """
     e = c.evaluate
-    base = {benchmark.name: benchmark.base for benchmark in benchmarks}
-    if sorted(base.values()) == sorted(published.BENCHMARKS):
+    base = {benchmark.name: benchmark.base for benchmark in benchmarks if benchmark.whole}
+    if len(base) == len(benchmarks) and sorted(base.values()) == sorted(published.BENCHMARKS):
         base[published.AVERAGE] = published.AVERAGE
     figures = published.MAIN.get(size, {})
     return {
@@ -103,6 +104,15 @@ def results(
             published=lambda method, name: figures.get(method, {}).get(base.get(name, "")),
         ),
     }  # fmt: skip
+
+
+def told_of_void(rows: Sequence[Row]) -> str:
+    """How many results are void and what can be done; "" if none are."""
+    void = [row for row in rows if row["void"]]
+    refused = sum(row["reason"].startswith(RequestRefused.__name__) for row in void)
+    again = f"; {refused} of them the endpoint refused to answer, and will refuse again unless it is changed"
+    told = f"{len(void)} results are void (an engine or the grader failed); the same command plays them again"
+    return told + again * (refused > 0) if void else ""
 
 
 def write(folder: Path, made: Mapping[str, Any]) -> list[tables.Table]:

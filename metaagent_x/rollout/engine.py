@@ -17,7 +17,15 @@ class EngineRefused(ValueError):
 
 
 class RequestRefused(EngineFailure):
-    """The engine answers others, but not this request, and would not the next time either."""
+    """The engine answers others, but not this request, and would not the next time either.
+
+    Attributes:
+      usage: as `Completion.usage`, of an answer that was paid for and is none.
+    """
+
+    def __init__(self, message: str, usage: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.usage = usage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +79,8 @@ class Completion:
 
 class Engine(Protocol):
     """Prompt ids in, sampled ids out. `request` says who asks: for tracing, routing and scripted answers; an engine
-    may ignore it. Raises EngineFailure, never returns half an answer."""
+    may ignore it. Raises EngineFailure, never returns half an answer. One that asks servers and waits for them where
+    they are away counts that in `outages`."""
 
     async def generate(
         self, prompt_ids: tuple[int, ...], sampling: Sampling, seed: int, *, request: CallRequest | None = None

@@ -35,6 +35,9 @@ class OpenAIEngine:
       chat: what prompts were made with. key: sent as a bearer token; "" for none; None takes OPENAI_API_KEY.
       connections: requests at a time. timeout_s: of one try. tries: of one request.
       pace: the endpoint's limits per minute, where it has any.
+
+    Attributes:
+      outages: requests that had to be tried again.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class OpenAIEngine:
         timeout_s: float = 600.0, tries: int = TRIES, pace: Pace | None = None,
     ):  # fmt: skip
         self.model, self.chat, self.timeout_s, self.version = model, chat, timeout_s, 0
-        self._tries, self._pace = tries, pace or Pace()
+        self._tries, self._pace, self.outages = tries, pace or Pace(), 0
         key = os.environ.get(KEY, "") if key is None else key
         self._url = url.rstrip("/") + "/chat/completions"
         self._room = asyncio.Semaphore(connections)
@@ -82,13 +85,18 @@ class OpenAIEngine:
                 await self._pace.turn(len(prompt_ids))
                 answer, problem, wait_s = await self._try(body)
             if problem is None:
-                done = _completion(answer, self._url)
+                try:
+                    done = _completion(answer, self._url)
+                except RequestRefused as refused:
+                    self._pace.used(refused.usage[1] if refused.usage else 0)
+                    raise
                 self._pace.used(done.usage[1] if done.usage else len(self.chat.encode(done.text or "")))
                 return done
             problems.append(problem)
             if wait_s is None:
                 break
             if len(problems) < self._tries:
+                self.outages += len(problems) == 1
                 await asyncio.sleep(wait_s or BACKOFF_S * 2 ** (len(problems) - 1) * random.uniform(0.5, 1.5))
         refused = problems[-1].startswith(tuple(f"status {code}:" for code in REFUSALS))
         raise (RequestRefused if refused else EngineFailure)(
@@ -141,7 +149,8 @@ def _completion(answer: Any, url: str) -> Completion:
         if not isinstance(text, str) or reason not in ("stop", "length"):
             raise ValueError(f"content of type {type(text).__name__}, finish_reason {reason!r}")
     except (KeyError, TypeError, ValueError) as error:
-        raise RequestRefused(f"{url} gave no whole completion: {type(error).__name__}: {error}") from error
+        usage = _usage(answer.get("usage")) if isinstance(answer, dict) else None
+        raise RequestRefused(f"{url} gave no whole completion: {type(error).__name__}: {error}", usage) from error
     return Completion((), (), reason, 0, text=text, usage=_usage(answer.get("usage")))
 
 

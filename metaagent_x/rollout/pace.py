@@ -10,8 +10,9 @@ from collections.abc import Callable
 class Pace:
     """One line for all requests: each starts when those before it have used up their share of the minute.
 
-    Requests and tokens are spread evenly, without bursts, so no minute, wherever it begins, holds more than the limit.
-    The tokens of a completion are known only when it is there; they delay the requests after it.
+    Requests and prompt tokens are spread evenly, without bursts, so no minute, wherever it begins, holds more of them
+    than the limit. The tokens of a completion are known only when it is there: they delay the requests after it, so a
+    minute in which many long ones end may hold more.
 
     Args:
       requests, tokens: a minute; 0: no limit. clock: seconds.

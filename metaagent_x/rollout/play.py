@@ -18,7 +18,6 @@ from metaagent_x.rollout.engine import Engine, EngineFailure, Sampling
 from metaagent_x.rollout.scripted import ScriptedEngine
 from metaagent_x.rollout.seeds import call_seed
 from metaagent_x.rollout.tree import UNREADABLE, Design
-from metaagent_x.rollout.vllm_engine import Guest, VllmEngine
 from metaagent_x.tasks.task import Task
 
 Settings = Any  # an ml_collections.ConfigDict of `metaagent_x.config.base`: its fields have no static types
@@ -66,7 +65,7 @@ class Player:
     @property
     def outages(self) -> int:
         """How often a server was away so far."""
-        return sum(e.outages for e in self.engines.values() if isinstance(e, VllmEngine | Guest))
+        return sum(getattr(engine, "outages", 0) for engine in self.engines.values())
 
     async def design(self, task: Task, i: int) -> Design:
         """Design `i` of a task, without executions: void if the engine failed, invalid if it cannot be run.
@@ -79,7 +78,7 @@ class Player:
         try:
             call = await self.call(task, "designer", i, -1, request, {})
         except EngineFailure as failure:
-            return Design(None, problem=f"engine: {failure}", void=True)
+            return Design(None, problem=f"{type(failure).__name__}: {failure}", void=True)
         except Exception as defect:
             self.defect = self.defect or defect
             return Design(None, problem=f"engine: {defect!r}", void=True)

@@ -5,6 +5,7 @@ import pytest
 from metaagent_x import config
 from metaagent_x.baselines import majority, registry
 from metaagent_x.baselines.method import Means, MethodError
+from metaagent_x.mas.records import Call, Execution
 from metaagent_x.rollout.chat import Chat
 from metaagent_x.rollout.collect import judge
 from metaagent_x.rollout.engine import Completion, EngineFailure
@@ -107,6 +108,19 @@ async def test_a_matched_vote_shows_its_members_as_branches_and_is_void_if_one_o
     given, engine = means(once, spent=lambda *_: 100)
     execution = await registry.make("single_majority:like=metaagent_x", given).solve(TASK)
     assert execution.void and "away" in execution.reason and len(engine.requests) == 2
+
+
+def test_a_member_without_calls_does_not_make_a_won_vote_wrong():
+    def member(answer, *flags, calls=True):
+        said = Call("0", "solver", "", (), (), (), "stop", 0, answer, messages=("q",))
+        return Execution(answer=answer, calls=[said] if calls else [], flags=set(flags))
+
+    silent = member("", "no_calls", "answer_unset", calls=False)
+    assert majority.voted(TASK, [member(FOUR), silent]).flags == {"answer_unset"}
+    assert "no_calls" in majority.voted(TASK, [silent, silent]).flags
+    own = member(FIVE, "answer_not_from_agents")
+    assert not majority.voted(TASK, [member(FOUR), own, member(FOUR)]).flags
+    assert majority.voted(TASK, [own, member(FOUR), own]).flags == {"answer_not_from_agents"}
 
 
 async def test_a_matched_vote_takes_no_more_samples_than_there_may_be(monkeypatch):

@@ -101,6 +101,7 @@ async def test_what_is_wrong_or_malformed_is_left_out_and_counted(tmp_path):
         "7": lambda b: adds(b, "from metaagent_x import solver\nanswer = solver()(task)"),
         "8": lambda b: adds(b, "solver()(task)"),
         "9": lambda b: adds(b) if designs(b) else "I do not know.",
+        "10": lambda b: adds(b) + ("<|im_end|>" if designs(b) else ""),
     }
 
     def rule(body):
@@ -113,7 +114,7 @@ async def test_what_is_wrong_or_malformed_is_left_out_and_counted(tmp_path):
     assert ended == NO_TASKS and why == {
         "0": "wrong answer", "1": "no script", "2": "script does not lint", "3": "refused by the endpoint",
         "4": "refused by the endpoint", "5": "design cut off", "6": "crash", "7": "script with imports",
-        "8": "right, but no answer set", "9": "no answer", "10": "", "11": "",
+        "8": "right, but no answer set", "9": "no answer", "10": "holds a template marker", "11": "",
     }  # fmt: skip
     assert [e["task_id"] for e in job.selection.examples["designer"]] == [a.task_id for a in job.folded if a.right]
 
@@ -163,6 +164,40 @@ async def test_an_endpoint_that_refuses_everything_ends_the_job(tmp_path):
         pytest.raises(EngineFailure, match=r"refused all 2 attempts.*no such model"),
     ):
         await distilled(settings(teacher), tmp_path / "a")
+
+
+async def test_what_was_refused_is_asked_again_by_the_next_start(tmp_path):
+    down = [True]
+    with ScriptedTeacher(lambda b: Reply(status=400, text="no such model") if down else adds(b)) as teacher:
+        with pytest.raises(EngineFailure, match="refused all 2"):
+            await distilled(settings(teacher), tmp_path / "a", tasks=3)
+        down.clear()
+        ended, job = await distilled(settings(teacher), tmp_path / "a", tasks=3)
+    assert ended == NO_TASKS and reasons(job) == [""] * 3
+
+
+async def test_an_answer_that_an_outage_kept_beyond_the_wall_is_void_and_asked_again(tmp_path):
+    down = [True]
+
+    def rule(body):
+        return Reply(status=503, headers={"Retry-After": "30"}) if down and not designs(body) else adds(body)
+
+    with ScriptedTeacher(rule) as teacher:
+        c = settings(teacher)
+        c.rollout.budget.wall_s = 0.5
+        _, job = await distilled(c, tmp_path / "a", tasks=1)
+        assert reasons(job) == ["infrastructure failed"]
+        down.clear()
+        _, job = await distilled(c, tmp_path / "a", tasks=1)
+    assert reasons(job) == [""]
+
+
+async def test_a_paid_answer_without_content_is_metered(tmp_path):
+    with ScriptedTeacher(lambda _: Reply(text=None, finish="length", usage=(100, 20))) as teacher:
+        c, folder = settings(teacher), tmp_path / "a"
+        with pytest.raises(EngineFailure, match="refused all"):
+            await distilled(c, folder, tasks=1)
+    assert json.loads((folder / "usage.jsonl").read_text()) == [1, 100, 20, 0]
 
 
 async def test_the_budget_stops_what_is_not_begun_and_more_of_it_goes_on_to_the_same_end(tmp_path):

@@ -30,6 +30,10 @@ def call(path="0", text="so it is", **fields):
         ([call(finish_reason="length")], {"0": RIGHT}, {}, {"0"}, "cut off"),
         ([call(prompt_cut=True)], {"0": RIGHT}, {}, {"0"}, "prompt cut"),
         ([call(text=" \n")], {"0": NONE}, {}, {"0"}, "empty"),
+        ([call(text="<think>so \\boxed{7}</think>\n")], {"0": RIGHT}, {}, {"0"}, "empty"),
+        ([call(text="So.\n</think>\n\n\\boxed{7}")], {"0": RIGHT}, {}, {"0"}, "holds a template marker"),
+        ([call(text="\\boxed{7}<|im_end|>")], {"0": RIGHT}, {}, {"0"}, "holds a template marker"),
+        ([call(text="<think>so</think>\n\n\\boxed{7}")], {"0": RIGHT}, {}, {"0"}, ""),
         ([call()], {"0": Verdict(False, 0.0, 0.0, 0.0, "x", void=True)}, {}, {"0"}, "grader failed"),
         ([call()], {"0": NONE}, {}, {"0"}, ""),  # a plan that was followed
         ([call()], {"0": NONE}, {}, {"1"}, "not on the answer's way"),

@@ -1,5 +1,6 @@
 """From rows to tables: values worked out by hand, and what must not stand in one table."""
 
+import dataclasses
 import io
 import json
 
@@ -140,11 +141,21 @@ def test_comparing_what_has_nothing_in_common_is_refused(tmp_path, capsys):
         assert words in capsys.readouterr().err
 
 
+def test_comparing_different_data_of_one_name_is_refused(tmp_path, capsys):
+    for name, digest in (("one", "aa"), ("two", "bb"), ("three", "aa")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.jsonl").write_text(json.dumps(row()) + "\n")
+        (tmp_path / name / "data.json").write_text(json.dumps([{"name": "aime24", "hash": digest}]))
+    assert compare.main([str(tmp_path / "one"), str(tmp_path / "three")]) == 0
+    assert compare.main([str(tmp_path / "one"), str(tmp_path / "two")]) == 2
+    assert "aime24 is not the same data everywhere: hash aa in" in capsys.readouterr().err
+
+
 def settings(*benchmarks):
     c = config.base("evaluate")
     c.evaluate.methods, c.evaluate.resamples = ("metaagent_x", "single", "single_majority"), 100
     rows = [row(m, benchmark=b) for m in c.evaluate.methods for b in benchmarks]
-    return c, [Benchmark(b, b, [], 1, {}, "") for b in benchmarks], rows
+    return c, [Benchmark(b, b.partition(":")[0], [], 0, {}, "") for b in benchmarks], rows
 
 
 def test_published_figures_stand_beside_the_same_cells_and_are_marked():
@@ -157,6 +168,18 @@ def test_published_figures_stand_beside_the_same_cells_and_are_marked():
     assert "| published: MetaAgent-X RL, Qwen3-8B | 40.00 | - | - |" in text
     assert "published: single agent, Qwen3-8B | 18.30" in text and text.count("published:") == 2
     assert all(x["published"] is None for x in job.results(c, {}, "", sets, rows, "how")["cells"])
+
+
+@pytest.mark.parametrize(
+    ("name", "available", "whole"),
+    [("apps", 0, True), ("apps", 1, False), ("apps:difficulty=interview", 0, False), ("apps:split=test", 0, True),
+     ("apps:split=train", 0, False), ("livecodebench:release=v6", 0, True), ("livecodebench:to=2025-01-01", 0, False)],
+)  # fmt: skip
+def test_no_published_figure_stands_beside_a_part_of_a_benchmark(name, available, whole):
+    c, (one,), rows = settings(name)
+    sets = [dataclasses.replace(one, available=available)]
+    cells = job.results(c, {}, "8B", sets, rows, "how")["cells"]
+    assert any(x["published"] for x in cells) is whole
 
 
 def test_the_published_average_stands_only_beside_one_of_the_same_six_benchmarks():

@@ -68,6 +68,7 @@ async def test_what_may_pass_is_tried_again_and_others_go_on(fault):
         stub.faults.append(fault)
         engine = engine_of(stub, timeout_s=0.2)
         done = await asyncio.gather(ask(engine), ask(engine))
+        assert engine.outages == 1
         await engine.close()
     assert [d.text for d in done] == ["heard 2", "heard 2"] and len(stub.bodies) == 3
 
