@@ -276,9 +276,7 @@ def _evaluate() -> Settings:
     e: Settings = ml_collections.ConfigDict()
     e.model = ""  # a run folder, a Hugging Face folder, or the URL of an endpoint up to and with its version
     e.step = -1  # of a run folder: its checkpoint; -1: the newest
-    e.weights = (
-        ""  # filled in: which weights these are: a folder's by sizes and times of its files, a run's by checksums
-    )
+    e.weights = ""  # filled in: which weights these are: by sizes and times of files, those of a run by checksums
     e.methods = ("metaagent_x", "single")  # of baselines.registry, with their options
     e.benchmarks = ()  # (name with its options, path): datasets, or generated families
     e.limit = 0  # tasks of each benchmark; 0: all
