@@ -8,11 +8,13 @@ import pytest
 
 from metaagent_x import config
 from metaagent_x.analysis.ablation import variants
+from metaagent_x.analysis.evaluations import Evaluation
 from metaagent_x.analysis.executions import Executions, Sampled
 from metaagent_x.analysis.material import Group, Material
 from metaagent_x.analysis.read import Run
 from metaagent_x.analysis.sections.base import file_name
 from metaagent_x.analysis.sections.gains import attribution
+from metaagent_x.analysis.sections.overview import accuracy
 from metaagent_x.analysis.sections.variants import ablations
 from metaagent_x.analysis.tables import Table
 
@@ -78,3 +80,11 @@ def test_the_last_steps_of_a_run_without_traces_are_its_own():
     (group,) = material(run("a", 5, steps=100)).groups
     nothing = Sampled(Executions.of([]), np.zeros(0, int), {}, {})
     assert group.since == 91 and Group(group.variant, [nothing]).since == 91
+
+
+def test_an_evaluation_that_solves_everything_has_an_interval():
+    """10 of 10 tasks: 0.025 = p^10 at p = 0.6915."""
+    played = Executions.of({"task": f"aime24/{i}", "correct": 1.0} for i in range(10))
+    found = accuracy(Material([], [Evaluation(Path("e"), "e", {"m": played}, 0, "s")]))
+    cell = rows(found, "accuracy")[0]["aime24"]
+    assert (cell.value, cell.low, cell.high) == (1, pytest.approx(0.6915, abs=1e-4), 1)
