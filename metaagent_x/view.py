@@ -13,10 +13,12 @@ Exit codes: 0 done (also when Ctrl-C ends the server), 2 bad input, 3 an export 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
 import threading
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,8 +108,15 @@ def export(answers: Answers, file: Path, steps: str | None, max_mb: float, conso
     found = {address: answers.get(address) for address in ("run", *FIGURES)}
     found["run"] |= {"steps": numbers, "exported": True}
     addresses = [address for step in numbers for address in answers.addresses(step)]
+    packer, packed = (
+        zlib.compressobj(1),
+        0,
+    )  # about what the file will hold, so that far too much is not read to its end
     for address in track(addresses, "reading", console=console, transient=True, disable=not console.is_terminal):
         found[address] = answers.get(address)
+        packed += len(packer.compress(json.dumps(found[address]).encode()))
+        if packed * 4 / 3 > 2 * max_mb * 1e6:
+            raise _too_large(numbers, f"over {packed * 4 / 3e6:.1f}", max_mb)
     for address in [a for a in addresses if a.count("/") == 1]:
         same = answers.get(f"same/{address}")
         found[f"same/{address}"] = same | {"steps": [s for s in same["steps"] if s["step"] in numbers]}
@@ -115,10 +124,7 @@ def export(answers: Answers, file: Path, steps: str | None, max_mb: float, conso
         found[str(step)]["steps"] = numbers
     page = pages.single(found, f"{answers.store.name}: traces").encode()
     if len(page) > max_mb * 1e6:
-        raise ViewError(
-            f"{len(numbers)} steps make a file of {len(page) / 1e6:.1f} MB, more than --max_mb={max_mb:g}; name fewer "
-            "--steps or allow more"
-        )
+        raise _too_large(numbers, f"{len(page) / 1e6:.1f}", max_mb)
     draft = file.with_name(f".{file.name}.draft")
     try:
         draft.write_bytes(page)
@@ -126,6 +132,12 @@ def export(answers: Answers, file: Path, steps: str | None, max_mb: float, conso
     finally:
         draft.unlink(missing_ok=True)
     return f"{file}: {len(numbers)} steps, {len(addresses)} pages, {len(page) / 1e6:.1f} MB"
+
+
+def _too_large(steps: Sequence[int], size: str, max_mb: float) -> ViewError:
+    return ViewError(
+        f"{len(steps)} steps make a file of {size} MB, more than --max_mb={max_mb:g}; name fewer --steps or allow more"
+    )
 
 
 def chosen(text: str | None, known: Sequence[int]) -> list[int]:

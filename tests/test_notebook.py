@@ -1,9 +1,13 @@
 """The notebook runs from a clean kernel, top to bottom: with the run that it makes itself, and with a given one."""
 
+import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from metaagent_x.analysis.executions import of_traces
@@ -67,3 +71,20 @@ def test_its_shares_of_a_given_run_are_those_of_the_analysis(run, monkeypatch):
         valid = 1 - found.invalid.value  # the notebook's shares are of all executions, invalid ones too
         expected = [found.shares[name].value * valid for name in FOLDED] + [found.invalid.value]
         assert percents == pytest.approx(expected, abs=0.00051)
+
+
+def test_a_run_without_a_designer_and_traces_of_an_earlier_version_are_shown_too(run, tmp_path, monkeypatch):
+    """The final evaluation that counts is the latest: it solves everything, so no task is lost."""
+    alone = shutil.copytree(run, tmp_path / "alone")
+    for file in (alone / "traces").glob("*.parquet"):
+        table = pq.read_table(file)
+        table = table.filter(pc.equal(table["role"], "executor")).drop_columns(["difficulty", "completion_tokens"])
+        pq.write_table(table, file)
+    records = [json.loads(line) for line in (alone / "evaluations.jsonl").read_text().splitlines()]
+    final = next(r for r in records if r["name"] == "final" and r["temperature"] == 1)
+    later = final | {"outcomes": dict.fromkeys(final["outcomes"], 1)}
+    (alone / "evaluations.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [*records, later]))
+    monkeypatch.setenv("METAAGENT_X_RUN", str(alone))
+    tables = outputs(executed(), "text/html")
+    assert any("tokens per solved" in t for t in tables)
+    assert "newly lost" not in next(t for t in tables if "newly solved" in t)

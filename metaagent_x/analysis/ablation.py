@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from metaagent_x.analysis.intervals import Estimate, mcnemar, mean_over_runs, ratios, runs_differ
+from metaagent_x.analysis.intervals import Estimate, mcnemar, mean_over_runs, proportions, ratios, runs_differ
 from metaagent_x.analysis.read import Run
 from metaagent_x.run_folder import RESUMABLE_CHANGES, RESUMABLE_GROUPS, flatten
 
 # Two runs that differ in nothing else are seeds of one another.
-_SAME = (RESUMABLE_CHANGES - {"steps"}) | {"seed"}
+_SAME = (RESUMABLE_CHANGES - {"steps", "tokens"}) | {"seed"}
 _ABSENT = "absent"
 
 
@@ -72,11 +72,12 @@ class Comparison:
     by_run: float
 
 
-def compare(sides: Sequence[Mapping[int, Mapping[str, float]]]) -> list[Comparison]:
+def compare(sides: Sequence[Mapping[Any, Mapping[str, float]]]) -> list[Comparison]:
     """Held-out outcomes of variants, the first as the reference.
 
     Args:
-      sides: of each variant, seed -> task -> 0 or 1; a variant without any has NaN.
+      sides: of each variant, seed -> task -> 0 or 1; a variant without any has NaN. Runs are paired where their keys
+        are equal, so a run that is not to be paired has a key of its own.
     """
     out = []
     reference = sides[0]
@@ -87,7 +88,7 @@ def compare(sides: Sequence[Mapping[int, Mapping[str, float]]]) -> list[Comparis
         if not pooled:
             out.append(Comparison(Estimate(math.nan, math.nan, math.nan, 0), over, None, math.nan, math.nan))
             continue
-        by_tasks = ratios(np.array(list(pooled.values()))[:, None], np.ones((len(pooled), 1)))[0]
+        by_tasks = proportions(np.array(list(pooled.values()))[:, None], np.ones((len(pooled), 1)))[0]
         figure = mean_over_runs(list(means.values())) if over == "seeds" else by_tasks
         gain, by_task, by_run = None, math.nan, math.nan
         first = _pooled(reference)
@@ -114,7 +115,7 @@ def _label(settings: Mapping[str, Any]) -> str:
     return ", ".join([*parts, *(f"{field}={value}" for field, value in rest.items())])
 
 
-def _pooled(side: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+def _pooled(side: Mapping[Any, Mapping[str, float]]) -> dict[str, float]:
     """Task -> mean outcome over the runs, of the tasks that all runs have."""
     if not side:
         return {}

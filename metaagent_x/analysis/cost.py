@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from metaagent_x.analysis.executions import Executions
-from metaagent_x.analysis.intervals import Estimate, ratios
+from metaagent_x.analysis.intervals import Estimate, proportions, ratios
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +40,10 @@ def cost(played: Executions) -> Cost:
         p.correct, p.calls, p.completion_tokens, p.prompt_tokens, ones, p.completion_tokens + p.design_tokens
     )
     correct, calls, tokens, prompts, n, all_tokens = sums.T
-    parts = np.stack([correct, calls, tokens, prompts, calls, tokens, all_tokens], axis=1)
-    wholes = np.stack([n, n, n, n, correct, correct, correct], axis=1)
-    return Cost(len(p), int(correct.sum()), *ratios(parts, wholes))
+    parts = np.stack([calls, tokens, prompts, calls, tokens, all_tokens], axis=1)
+    wholes = np.stack([n, n, n, correct, correct, correct], axis=1)
+    accuracy = proportions(sums[:, :1], n[:, None])[0]
+    return Cost(len(p), int(correct.sum()), accuracy, *ratios(parts, wholes))
 
 
 def by_structure(played: Executions) -> dict[str, Cost]:

@@ -74,24 +74,30 @@ def ratios(parts: np.ndarray, wholes: np.ndarray, *, seed: int = 0) -> list[Esti
     return out
 
 
-def shares(counts: np.ndarray, *, seed: int = 0) -> list[Estimate]:
-    """Share of each column in the sum of all of them, with intervals by resampling tasks.
+def proportions(parts: np.ndarray, wholes: np.ndarray, *, seed: int = 0) -> list[Estimate]:
+    """`ratios` of parts that lie between 0 and their whole, as accuracies and shares do.
 
     What no task shows (or every one) is the same in every redraw; there the bound is that of a binomial over tasks,
     1 - 0.025^(1/T).
+    """
+    out = []
+    for e in ratios(parts, wholes, seed=seed):
+        if e.units > 1 and e.value in (0.0, 1.0):
+            edge = 1 - ((1 - LEVEL) / 2) ** (1 / e.units)
+            e = Estimate(e.value, *((0.0, edge) if e.value == 0 else (1 - edge, 1.0)), e.units)
+        out.append(e)
+    return out
+
+
+def shares(counts: np.ndarray, *, seed: int = 0) -> list[Estimate]:
+    """Share of each column in the sum of all of them, as `proportions`.
 
     Args:
       counts: [T, K] executions of each of K names, one row a task. Tasks without any are left out.
     """
     counts = np.asarray(counts, float)
     counts = counts[counts.sum(1) > 0]
-    edge = 1 - ((1 - LEVEL) / 2) ** (1 / max(len(counts), 1))
-    out = []
-    for e in ratios(counts, counts.sum(1, keepdims=True), seed=seed):
-        if e.units > 1 and e.value in (0.0, 1.0):
-            e = Estimate(e.value, *((0.0, edge) if e.value == 0 else (1 - edge, 1.0)), e.units)
-        out.append(e)
-    return out
+    return proportions(counts, counts.sum(1, keepdims=True), seed=seed)
 
 
 def mean_over_runs(values: Sequence[float]) -> Estimate:
@@ -122,21 +128,23 @@ def mcnemar(before: Mapping[str, float], after: Mapping[str, float]) -> float:
     return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
-def runs_differ(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+def runs_differ(before: Mapping[Any, float], after: Mapping[Any, float]) -> float:
     """p-value of a t-test over runs: paired by seed where 3 or more seeds are common, else Welch's; NaN if either side
-    has fewer than 3 runs, or none of them differ.
+    has fewer than 3 runs, or none of them differ. What differs by rounding alone, 1e-12, is equal.
 
     Args:
       before, after: seed -> figure of that run.
     """
     common = sorted(before.keys() & after.keys())
     if len(common) >= 3:
-        gains = np.array([after[s] - before[s] for s in common])
+        gains = np.round([after[s] - before[s] for s in common], 12)
+        if not np.ptp(gains):
+            return math.nan
         test: Any = stats.ttest_1samp(gains, 0.0)
-        return float(test.pvalue) if np.ptp(gains) else math.nan
+        return float(test.pvalue)
     if min(len(before), len(after)) < 3:
         return math.nan
-    sides = list(before.values()), list(after.values())
+    sides = [np.round(list(side.values()), 12) for side in (before, after)]
     if not any(map(np.ptp, sides)):
         return math.nan
     welch: Any = stats.ttest_ind(*sides, equal_var=False)

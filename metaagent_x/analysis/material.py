@@ -53,7 +53,7 @@ class Group:
     @property
     def since(self) -> int:
         """The first of the last steps."""
-        last = max((int(s.steps[-1]) for s in self.sampled if len(s.steps)), default=0)
+        last = max((int(s.steps[-1]) for s in self.sampled if len(s.steps)), default=self.steps)
         return max(1, last + 1 - max(5, round(LAST * last)))
 
     @functools.cached_property

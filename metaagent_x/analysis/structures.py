@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from metaagent_x.analysis.executions import Executions
-from metaagent_x.analysis.intervals import Estimate, ratios, shares
+from metaagent_x.analysis.intervals import Estimate, proportions, ratios, shares
 from metaagent_x.mas.classify import STRUCTURES, paper_name
 
 # The rows of the paper's Table 6, and what it does not list.
@@ -103,6 +103,11 @@ class Attribution:
     net_design: Estimate
 
 
+def comparable(before: Executions, after: Executions) -> bool:
+    """Whether any execution of one side has its counterpart on the other."""
+    return not _by_place(before, False).keys().isdisjoint(_by_place(after, False))
+
+
 def attribute(before: Executions, after: Executions, *, folded: bool = True) -> Attribution:
     """Compares executions with the same task, design and number; what one side lacks is left out.
 
@@ -120,7 +125,7 @@ def attribute(before: Executions, after: Executions, *, folded: bool = True) -> 
     parts = np.stack([solved & same, solved & ~same, lost & same, lost & ~same], axis=1).astype(float)
     totals = np.stack([np.bincount(index, part, len(tasks)) for part in (*parts.T, np.ones(len(common)))], axis=1)
     net = totals[:, :2] - totals[:, 2:4]
-    share = ratios(totals[:, :1], totals[:, :2].sum(1, keepdims=True))[0]
+    share = proportions(totals[:, :1], totals[:, :2].sum(1, keepdims=True))[0]
     execution, design = ratios(net, totals[:, 4:])
     solved_same, solved_changed, lost_same, lost_changed = (int(n) for n in parts.sum(0))
     return Attribution(

@@ -91,7 +91,8 @@ class Answers:
         return {
             "name": self.store.name, "steps": self.store.steps(), "problems": problems, "alerts": alerts,
             "config": {key: repr(value) for key, value in flatten(run.config).items()},
-            "wanted": run.config.get("steps"), "executions": run.config.get("executions"),
+            "wanted": None if self._evaluates or run.config.get("tokens") else run.config.get("steps"),
+            "executions": None if self._evaluates else run.config.get("executions"),
             "metrics": [_only(line, METRICS) for line in run.metrics],
             "evaluations": [_only(line, EVALUATION) for line in run.evaluations],
         }  # fmt: skip
@@ -218,7 +219,8 @@ class Answers:
             raise NotThere(f"execution {execution} of design {design} has no call {path[:40]!r}")
         prompt, sampled = row.get("prompt_ids") or [], row.get("completion_ids") or []
         rollout = self.store.config().get("rollout", {})
-        request = {key: rollout[key] for key in SAMPLING if key in rollout} | {"seed": row.get("seed")}
+        sampling = self.store.config()["evaluate"] if self._evaluates else rollout
+        request = {key: sampling[key] for key in SAMPLING if key in sampling} | {"seed": row.get("seed")}
         limit = rollout.get("max_designer_tokens" if execution < 0 else "max_executor_tokens")
         return shown.call_of(row) | {
             "step": step, "task": task, "design": design, "execution": execution, "task_id": row["task_id"],
@@ -279,10 +281,15 @@ class Answers:
         rows = (row for _, row in self._task_rows(step, task) if row["design"] == design and row["execution"] >= 0)
         return sorted({row["execution"] for row in rows})
 
+    @property
+    def _evaluates(self) -> bool:
+        """Whether it is a folder of `evaluate`, whose settings hold those of training too, without a meaning."""
+        return isinstance(self.store.config().get("evaluate"), dict)
+
     def _wanted(self, rows: Sequence[Row]) -> int:
         """N: as the settings say, or as many as were seen. An execution without any call has no row."""
         seen = max((row["execution"] for row in rows), default=-1) + 1
-        wanted = self.store.config().get("executions")
+        wanted = None if self._evaluates else self.store.config().get("executions")
         return max(seen, wanted) if isinstance(wanted, int) else seen
 
     def _script(self, row: Row | None) -> str:

@@ -81,6 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(status)
             for name, value in HEADERS.items():
                 self.send_header(name, value)
+            if "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0") != "0":
+                self.send_header("Connection", "close")  # a body is not read, and must not pass for the next request
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -88,7 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> tuple[HTTPStatus, str, str]:
         host = self.headers.get("Host", "")
-        if host not in {f"{name}:{self.server.server_port}" for name in NAMES}:
+        port = self.server.server_port
+        if host not in {f"{name}:{port}" for name in NAMES} and not (port == 80 and host in NAMES):
             message = f"this server answers to {ADDRESS} and localhost at its own port, not to {host[:80]!r}"
             return HTTPStatus.MISDIRECTED_REQUEST, "text/plain", message
         path = urlsplit(self.path).path

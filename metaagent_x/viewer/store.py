@@ -66,7 +66,7 @@ class Store:
             names = os.listdir(self.folder / "traces")
         except FileNotFoundError:
             return []
-        return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"step_(\d+)\.parquet", name)))
+        return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"step_(\d{6,})\.parquet", name)))
 
     def run(self) -> tuple[Run, list[str]]:
         """What the folder tells beside its traces, and what of it could not be read: such a part is left empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ class Pieces:
     def __init__(self, folders: Sequence[Path]) -> None:
         """
         Args:
-          folders: where `tokenizer.json` may lie; the first that has one is taken, when it is first needed.
+          folders: where `tokenizer.json` may lie; the first that has one is taken, when it is first needed. One that
+            cannot be read, as while it is written, is none.
         """
         self._folders = folders
 
@@ -23,7 +25,8 @@ class Pieces:
     def _tokenizer(self) -> Tokenizer | None:
         for folder in self._folders:
             if (folder / "tokenizer.json").is_file():
-                return Tokenizer.from_file(str(folder / "tokenizer.json"))
+                with contextlib.suppress(Exception):  # the library raises nothing more exact
+                    return Tokenizer.from_file(str(folder / "tokenizer.json"))
         return None
 
     @functools.cached_property

@@ -36,6 +36,7 @@ def test_variants_are_named_in_the_papers_words_where_it_has_any():
 
 def test_runs_of_different_length_are_different_variants():
     assert [v.label for v in variants([run(0), run(1, steps=8)])] == ["steps=400", "steps=8"]
+    assert [v.label for v in variants([run(0), run(1, tokens=1000)])] == ["tokens=0", "tokens=1000"]
 
 
 def test_single_runs_are_compared_by_tasks():
@@ -73,3 +74,10 @@ def test_only_tasks_that_both_sides_have_are_compared():
 def test_a_variant_without_evaluations_is_unknown():
     first, second = compare([{0: {"a": 1}}, {}])
     assert first.figure.value == 1 and math.isnan(second.figure.value) and second.gain is None
+
+
+def test_an_accuracy_of_all_or_nothing_has_an_interval_too():
+    """10 of 10 tasks: 0.025 = p^10 at p = 0.6915."""
+    first, second = compare([{0: {str(i): 1 for i in range(10)}}, {0: {str(i): 0 for i in range(10)}}])
+    assert (first.figure.low, first.figure.high) == (pytest.approx(0.6915, abs=1e-4), 1)
+    assert (second.figure.low, second.figure.high) == (0, pytest.approx(0.3085, abs=1e-4))

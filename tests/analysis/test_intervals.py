@@ -87,3 +87,7 @@ def test_runs_are_paired_by_seed_where_they_can_be():
     assert runs_differ(before, {5: 11.0, 6: 22.0, 7: 33.0}) > 0.5
     assert math.isnan(runs_differ(before, {0: 11.0, 1: 22.0}))
     assert math.isnan(runs_differ(before, before))
+    # Equal gains, and equal figures, but for rounding.
+    before = {0: 0.1, 1: 0.2, 2: 0.7}
+    assert math.isnan(runs_differ(before, {seed: value + 0.1 for seed, value in before.items()}))
+    assert math.isnan(runs_differ(dict.fromkeys((0, 1, 2), 0.3), {3: 0.4, 4: 0.1 + 0.2 + 0.1, 5: 0.4 + 1e-16}))

@@ -34,3 +34,8 @@ def test_structures_stand_by_how_often_they_ran_and_one_that_solves_nothing_cost
 def test_costs_that_were_not_recorded_are_unknown():
     found = cost(played(("a", "x", 1, dict.fromkeys(("calls", "completion_tokens"), math.nan)), ("b", "x", 0)))
     assert math.isnan(found.calls.value) and found.accuracy.value == 0.5
+
+
+def test_an_accuracy_of_nothing_has_the_bound_of_a_binomial():
+    found = cost(played(*((str(i), "x", 0) for i in range(10))))
+    assert (found.accuracy.value, found.accuracy.low) == (0, 0) and 0.308 < found.accuracy.high < 0.309

@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import random
 import re
 import signal
 import subprocess
@@ -11,10 +12,13 @@ import sys
 import urllib.request
 
 import pytest
+from rich.console import Console
 from viewer_runs import HOSTILE, write_run
 
 from metaagent_x import view
 from metaagent_x.viewer import pages
+from metaagent_x.viewer.answers import Answers
+from metaagent_x.viewer.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +123,18 @@ def test_the_command_serves_until_it_is_told_to_end(run):
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
     process.stdout.close()
+
+
+def test_an_export_that_grows_far_too_large_is_not_read_to_its_end(run, tmp_path, monkeypatch):
+    """Pages of 0.3 MB that cannot be packed, of which 0.2 MB are allowed: the second one is one too many."""
+    answers, read = Answers(Store(run)), []
+    get = answers.get
+
+    def large(address):
+        read.append(address)
+        return get(address) | {"more": random.Random(len(read)).randbytes(150_000).hex()}
+
+    monkeypatch.setattr(answers, "get", large)
+    with pytest.raises(view.ViewError, match=r"1 steps make a file of over .* MB, more than --max_mb=0\.2; name fewer"):
+        view.export(answers, tmp_path / "out.html", "1", 0.2, Console())
+    assert len(read) <= 6 and list(tmp_path.iterdir()) == []

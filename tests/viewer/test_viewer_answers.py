@@ -214,3 +214,31 @@ def test_a_reward_that_is_no_number_is_null(run, ask):
     rows = [row | {"reward": float("nan"), "advantage": float("inf")} for row in table]
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), run / "traces" / "step_000001.parquet")
     assert json.loads(json.dumps(ask("1"), allow_nan=False))["rows"][0]["reward"] is None
+
+
+def settings(run, **fields):
+    values = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(values | fields))
+
+
+def test_an_evaluation_has_its_own_sampling_and_none_of_trainings_sizes(run, ask):
+    settings(run, evaluate={"temperature": 0.0, "top_p": 0.9, "level": 0.95}, steps=400, executions=8)
+    request = ask("1/0/0/0/0.0.0")["request"]
+    assert (request["temperature"], request["top_p"], request["max_tokens"]) == (0.0, 0.9, 64)
+    assert ask("1")["executions"] == ask("1/0")["executions"] == 3, "as many as were seen"
+    assert (ask("run")["wanted"], ask("run")["executions"]) == (None, None)
+
+
+def test_a_run_that_ends_by_its_tokens_has_no_number_of_steps_to_reach(run, ask):
+    settings(run, tokens=1000)
+    assert ask("run")["wanted"] is None and ask("1")["executions"] == 3
+
+
+def test_a_half_written_tokenizer_is_none(run, ask):
+    (run / "model" / "tokenizer.json").write_text('{"version": "1.0", "mod')
+    assert ask("1/0/0/0/0.0.0")["sampled"]["pieces"][0] == "⟨97⟩"
+
+
+def test_a_file_with_another_name_than_a_steps_is_no_step(run, ask):
+    (run / "traces" / "step_7.parquet").write_bytes(b"")
+    assert ask("run")["steps"] == [1, 2, 3]

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from browser import FOUND, chromium
+from browser import FOUND, QUIET, chromium
 from viewer_runs import HOSTILE, play_run, write_run
 
 from metaagent_x import view
@@ -261,3 +261,37 @@ def contrast(one, other):
 
     high, low = sorted((light(one), light(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+def test_an_address_that_cannot_be_read_is_said_to_be_none(page, url):
+    page.go(url + "#/12/%")
+    assert "there is no page at the address #/12/%" in page.text()
+
+
+def test_following_brings_an_old_start_page_up_to_date_and_leaves_a_search_alone(page, tmp_path):
+    run = write_run(tmp_path / "live", steps=2)
+    with serving(Answers(Store(run))) as server:
+        page.go(server.url)
+        write_run(run, steps=3)
+        for _ in range(3):  # off and on at once: one loop is left
+            page.js("document.querySelector('#follow').click()")
+        page.until("document.querySelector(\"td a[href='#/3']\")")
+        page.js("location.hash = '#/find'")
+        page.until(f"{QUIET} && document.querySelector('.filter')")
+        page.js("document.querySelector('.filter').dataset.mine = 1; window.asked = 0; const f = window.fetch;"
+                "window.fetch = (a) => { window.asked += String(a).endsWith('pulse'); return f(a); }")  # fmt: skip
+        write_run(run, steps=4)
+        page.js("new Promise((done) => setTimeout(done, 4500))")
+        assert page.js("document.querySelector('.filter').dataset.mine") == "1"
+        assert page.js("window.asked") <= 3, "a second loop asks too"
+        page.js("document.querySelector('#follow').click()")
+
+
+def test_gains_are_of_evaluations_on_as_many_tasks(page, tmp_path):
+    run = write_run(tmp_path / "run")
+    record = json.loads((run / "evaluations.jsonl").read_text().splitlines()[0])
+    later = [record | {"name": "stage", "step": 2, "tasks": 1, "accuracy": 0.9}]
+    (run / "evaluations.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [record, *later]))
+    with serving(Answers(Store(run))) as server:
+        page.go(server.url)
+        assert "step 0, 2 tasks" in page.js("document.querySelector('.tiles').innerText")

@@ -1,5 +1,6 @@
 """The viewer's server: to this machine alone, with a policy that lets a page do nothing else."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -113,3 +114,26 @@ def test_many_readers_at_once_get_their_own_answers(server):
     assert {reply.status for reply, _ in replies} == {200}
     for address, (_, text) in zip(addresses, replies, strict=True):
         assert json.loads(text) == json.loads(json.dumps(server.answers.get(address)))
+
+
+def test_at_the_usual_port_a_browser_names_none(server, monkeypatch):
+    line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    monkeypatch.setattr(server, "server_port", 80)
+    for host, status in (("localhost", 200), ("127.0.0.1:80", 200), ("evil.example", 421)):
+        line.request("GET", "/", headers={"Host": host})
+        reply = line.getresponse()
+        reply.read()
+        assert reply.status == status, host
+    line.close()
+
+
+def test_what_a_request_carries_is_not_taken_for_the_next_one(server):
+    host = f"Host: 127.0.0.1:{server.server_port}"
+    inner = f"GET /answers/run HTTP/1.1\r\n{host}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as line:
+        line.sendall(f"GET /nothing HTTP/1.1\r\n{host}\r\nContent-Length: {len(inner)}\r\n\r\n{inner}".encode())
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := line.recv(1 << 16):
+                said += part
+    assert said.count(b"HTTP/1.1 ") == 1 and b"no such file" in said

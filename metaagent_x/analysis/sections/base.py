@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
@@ -33,5 +34,9 @@ class Section:
 
 
 def file_name(label: str) -> str:
-    """A label as a part of a file's name."""
-    return "".join(c if c.isalnum() else "_" for c in label).strip("_")
+    """A label as a part of a file's name; a long one is cut, for a name has at most 255 bytes, and ends in its hash."""
+    name = "".join(c if c.isalnum() else "_" for c in label).strip("_")
+    if len(name.encode()) <= 100:
+        return name
+    digest = hashlib.sha256(label.encode("utf-8", "backslashreplace")).hexdigest()
+    return f"{name.encode()[:80].decode(errors='ignore')}_{digest[:8]}"

@@ -28,6 +28,7 @@ def attribution(material: Material) -> Section | None:
             for benchmark in sorted(set(a.benchmark) & set(b.benchmark)):
                 label = f"{benchmark}: {first.name} to {later.name}, {method}"
                 compared.append((label, a.where(a.benchmark == benchmark), b.where(b.benchmark == benchmark)))
+    compared = [(label, a, b) for label, a, b in compared if structures.comparable(a, b)]
     items: list[Plot | Table] = []
     if compared:
         found = [(label, structures.attribute(a, b)) for label, a, b in compared]
@@ -88,7 +89,7 @@ def _cross_tables(material: Material) -> Iterator[Table]:
                     found.setdefault(task, []).append(outcome)
             if found:
                 cells[designer, executor] = {task: float(np.mean(v)) for task, v in found.items()}
-        if len(cells) < len(structures.CROSS):
+        if len(cells) < len(structures.CROSS) or not set.intersection(*map(set, cells.values())):
             continue
         e = structures.effects(cells)
         mean = {cell: float(np.mean(list(outcomes.values()))) for cell, outcomes in cells.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from metaagent_x.analysis import published
-from metaagent_x.analysis.intervals import Estimate, ratios
+from metaagent_x.analysis.intervals import Estimate, proportions
 from metaagent_x.analysis.material import Material, described
 from metaagent_x.analysis.sections.base import INTERVALS, Plot, Section
 from metaagent_x.analysis.tables import Cell, Form, Table
@@ -49,7 +49,8 @@ def accuracy(material: Material) -> Section | None:
         line: list[Cell] = [folder, method]
         for benchmark in benchmarks:
             here = own.where(own.benchmark == benchmark)
-            line.append(ratios(here.totals(here.correct), here.totals(np.ones(len(here))))[0] if len(here) else None)
+            right, played_here = here.totals(here.correct), here.totals(np.ones(len(here)))
+            line.append(proportions(right, played_here)[0] if len(here) else None)
         rows.append(line)
     known = [b.partition(":")[0] for b in benchmarks]
     if set(known) == set(published.BENCHMARKS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Mapping, Sequence
 
@@ -82,17 +83,22 @@ def _training_table(groups: Sequence[Group]) -> Table:
     return Table("variants_training", "Variants in training, last steps", columns, rows, "Means of the last tenth.")
 
 
-def _outcomes(group: Group, temperature: float) -> dict[int, Mapping[str, float]]:
-    """Seed -> outcomes of its final evaluation, of the runs that have one."""
-    found = {}
+def _outcomes(group: Group, temperature: float) -> dict[int | str, Mapping[str, float]]:
+    """Seed -> outcomes of its final evaluation, of the runs that have one; the folder in place of a seed that several
+    runs have, so that none of them is paired by it."""
+    found: dict[int | str, Mapping[str, float]] = {}
+    times = collections.Counter(group.variant.seeds)
     for run in group.variant.runs:
         if (record := run.evaluation("final", temperature=temperature)) is not None:
-            found[int(run.config.get("seed", 0))] = record["outcomes"]
+            seed = int(run.config.get("seed", 0))
+            found[seed if times[seed] == 1 else str(run.path)] = record["outcomes"]
     return found
 
 
 def _published_for(group: Group) -> str:
-    """The paper's rows of the same settings, of what was varied here."""
+    """The paper's rows of the same settings, of what was varied here. They are of runs with a Designer."""
+    if group.variant.runs[0].design:
+        return "-"
     config, varied = group.variant.runs[0].config, group.variant.settings.keys()
     rows = [
         row for row in published.ABLATIONS

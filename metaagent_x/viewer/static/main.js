@@ -26,22 +26,25 @@ const bar = document.getElementById("bar"),
   help = document.getElementById("help");
 let run = null,
   open = null,
+  here = [],
   follows = false,
-  mark = null,
+  loops = 0,
   opening = 0;
 
 /** Builds the page of the address. `still`: the same page with new contents, so it does not scroll. */
 async function show(still = false) {
   const mine = ++opening;
-  const { parts, query } = place();
   const began = performance.now();
   page.setAttribute("aria-busy", "true");
   let made;
+  here = [];
   try {
+    const { parts, query } = place();
+    here = parts;
     run ??= await get("run");
     made = await pageOf(parts, query);
   } catch (error) {
-    made = { title: "not there", up: parts.slice(0, -1), previous: null, next: null, node: warning(error.message) };
+    made = { title: "not there", up: here.slice(0, -1), previous: null, next: null, node: warning(error.message) };
   }
   if (mine !== opening) return;
   open = made;
@@ -50,7 +53,7 @@ async function show(still = false) {
   page.dataset.opened = location.hash;
   page.dataset.took = (performance.now() - began).toFixed(0);
   document.title = `${made.title} – ${run?.name ?? "metaagent_x"}`;
-  drawBar(parts);
+  drawBar(here);
   if (!still) {
     scrollTo(0, 0);
     page.focus({ preventScroll: true });
@@ -100,22 +103,22 @@ function drawBar(parts, heart = null) {
   );
 }
 
-/** While following, a change of the run is looked for every other second, and the page is built anew. */
+/** While following, a change of the run is looked for every other second, and the start page is built anew. */
 async function follow() {
+  const mine = ++loops;
+  let mark = null; // what the page shows may be older than the first pulse
   follows = !follows;
-  mark = null;
-  drawBar(place().parts);
-  while (follows) {
+  drawBar(here);
+  while (follows && mine === loops) {
     try {
       const pulse = await get("pulse");
-      if (!follows) break;
-      const parts = place().parts;
-      if (mark !== null && pulse.mark !== mark) {
+      if (mine !== loops) break;
+      if (pulse.mark !== mark) {
         run = await get("run");
-        if (parts.length < 2) await show(true);
+        if (here.length === 0) await show(true);
       }
       mark = pulse.mark;
-      drawBar(parts, pulse.heartbeat);
+      if (mine === loops) drawBar(here, pulse.heartbeat);
     } catch (error) {
       document.getElementById("state").textContent = error.message;
     }

@@ -25,10 +25,14 @@ export async function get(address) {
   return answer;
 }
 
-/** The parts and the query of the page that is open: #/12/3?role=executor. */
+/** The parts and the query of the page that is open: #/12/3?role=executor. Throws as `get` does. */
 export function place() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  try {
+    return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  } catch {
+    throw new Error(`there is no page at the address ${location.hash}: it is not encoded as addresses are`);
+  }
 }
 
 /** Keeps the state of a page in its address, without a new entry in the history. */

@@ -12,6 +12,7 @@ const LEGEND = [
 ];
 
 const SHOWN_SETTINGS = ["batch", "designs", "executions", "policy", "schedule", "stage_length", "seed"];
+const SHOWN_OF_EVALUATIONS = ["evaluate.model", "evaluate.temperature", "evaluate.samples", "seed"];
 
 export function startPage(run, query) {
   const state = {
@@ -40,7 +41,8 @@ export function startPage(run, query) {
         { class: "note" },
         `${done}${run.wanted ? " of " + run.wanted : ""} steps, `,
         `${known.size} with a trace${exported ? " in this file" : ""}. `,
-        SHOWN_SETTINGS.filter((name) => name in run.config)
+        ("evaluate.model" in run.config ? SHOWN_OF_EVALUATIONS : SHOWN_SETTINGS)
+          .filter((name) => name in run.config)
           .map((name) => `${name} ${run.config[name]}`)
           .join(", "),
       ),
@@ -114,8 +116,11 @@ function tiles(run) {
       el("div", { class: "value" }, value),
       el("div", { class: "detail" }, detail),
     );
+  // Evaluations of as many tasks as the first one: others are of another set.
   const of = (temperature) =>
-    run.evaluations.filter((e) => e.temperature === temperature && ["cold", "stage", "final"].includes(e.name));
+    run.evaluations
+      .filter((e) => e.temperature === temperature && ["cold", "stage", "final"].includes(e.name))
+      .filter((e, _, all) => e.tasks === all[0].tasks);
   const gain = (label, list) =>
     list.length > 0 &&
     tile(
