@@ -85,7 +85,7 @@ def main(argv: list[str]) -> None:
         execution = interruption.run(solve(c, policy, task, folder))
         if _SAVE.value:
             save(folder, task, execution)
-            say(f"saved: {folder / SAVED}, and its trace beside it")
+            say(f"saved: {folder / SAVED}, and its trace; to look at it: python -m metaagent_x.view {folder}")
         sys.exit(0 if execution.answer.strip() else 1)
     except (config.ConfigError, EngineRefused) as error:
         say("bad input:", str(error))
