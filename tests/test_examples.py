@@ -348,7 +348,7 @@ def test_losses_are_means_over_the_tokens_of_a_role(tmp_path):
     assert metrics["epoch"] == len(pool.updates[0]) / len(pool.rows) and examples.roles_in(batch) == list(
         examples.ROLES
     )
-    assert pool.epoch(len(pool.updates)) == 1
+    assert pool.epoch(len(pool.updates)) == pool.settings.examples.epochs
 
 
 def test_skipped_updates_are_counted_from_the_end():
