@@ -122,6 +122,7 @@ def step_table(step: int, rng: np.random.Generator) -> pa.Table:
         "role_prompt": ["Solve the task."] * rows, "messages": [["What is 3 + 4?" * 20]] * rows,
         "verdict": ["ok"] * rows, "prompt_cut": [False] * rows, "correct": [True] * rows, "fraction": [1.0] * rows,
         "format": [1.0] * rows, "conversation": [""] * rows, "tools": [None] * rows, "links": [None] * rows,
+        "prompt_tokens": [PROMPT] * rows, "completion_tokens": [SAMPLED] * rows, "difficulty": [""] * rows,
     }  # fmt: skip
     columns = [v if isinstance(v, pa.Array) else pa.array(v) for v in (values[name] for name in traces.SCHEMA.names)]
     return pa.table(columns, names=traces.SCHEMA.names).cast(traces.SCHEMA)
