@@ -248,7 +248,7 @@ def vllm_python(config: Settings) -> str:
 
 def scorer(config: Settings, model: Qwen3Config) -> Callable[[Any, np.ndarray], np.ndarray]:
     """(params, ids [R, T]) -> [R, T - 1] log-probs of ids[:, 1:] at temperature 1, as the learner computes them."""
-    judge = Learner(model, config.learner, mesh(config), temperature=1.0)
+    judge = Learner(model, config.learner, mesh(config), zero=config.mesh.zero, temperature=1.0)
 
     def score(params: Any, ids: np.ndarray) -> np.ndarray:
         n = ids.shape[1]
@@ -299,7 +299,7 @@ def grader(config: Settings) -> Grader:
 
 def learner(config: Settings, model: Qwen3Config) -> Learner:
     settings = ml_collections.FrozenConfigDict({**config.learner.to_dict(), "call_cost": config.reward.call_cost})
-    return Learner(model, settings, mesh(config), temperature=config.rollout.temperature)
+    return Learner(model, settings, mesh(config), zero=config.mesh.zero, temperature=config.rollout.temperature)
 
 
 def check_supported(config: Settings) -> None:

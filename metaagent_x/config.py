@@ -80,6 +80,7 @@ def base(*groups: str) -> Settings:
     c.mesh = ml_collections.ConfigDict()
     c.mesh.fsdp = 1
     c.mesh.tensor = 1
+    c.mesh.zero = 3  # ZeRO over fsdp: 3 gathers each layer when it is used; 1 all once an update, for more memory
     c.mesh.simulate = 0  # CPU: so many simulated devices
 
     c.data = ml_collections.ConfigDict()
@@ -321,6 +322,7 @@ CHOICES = {
     "learner.aggregate": ("token_mean", "sequence_mean", "group_mean", "constant"),
     "learner.ratio": ("token", "sequence", "sequence_geometric"),
     "learner.truncated": ("train", "mask"),
+    "mesh.zero": (1, 3),
     "learner.flat_groups": ("keep", "top_up"),
     "guard.stuck": ("report", "exit"),
     "evaluate.published": ("", "4B", "8B"),

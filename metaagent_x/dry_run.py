@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import ml_collections
+from jax.sharding import NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.table import Table
 
@@ -29,7 +30,7 @@ from metaagent_x.accelerators import ACCELERATORS, MARGIN, Accelerator, servers
 from metaagent_x.config import ConfigError, Settings
 from metaagent_x.learner.packing import Batch, bucket_rows, pack
 from metaagent_x.learner.step import Learner
-from metaagent_x.model import attention, cost, program
+from metaagent_x.model import attention, cost, program, sharding
 from metaagent_x.model.parameters import Qwen3Config
 from metaagent_x.model.sharding import ShardingError
 from metaagent_x.rollout.tree import Trajectory
@@ -45,7 +46,8 @@ class Need:
 
     Attributes:
       resident: what is there all the time, by name; exact.
-      gradients, saved: parts of `temporaries`, by formula; saved is None where the compiler decides it (remat "none").
+      gradients, saved, gathered: parts of `temporaries`, by formula; saved is None where the compiler decides it (remat
+        "none"). Gathered are weights that a device holds whole (ZeRO stage 1).
       temporaries: of the update, from the compiled program.
       scoring: temporaries of the log-prob pass.
     """
@@ -55,6 +57,7 @@ class Need:
     saved: float | None
     temporaries: float
     scoring: float
+    gathered: float = 0.0
 
     @property
     def total(self) -> float:
@@ -66,12 +69,19 @@ class Pass:
     """One program run over one micro-batch, on every device: by formula, and as counted in the compiled program.
 
     `sent` is None where the layout has no formula (a `tensor` axis).
+
+    Attributes:
+      flops, counted_flops: matrix products.
+      sent, counted_sent: bytes to other devices.
+      once, counted_once: bytes to other devices that a program sends whatever the number of its micro-batches.
     """
 
     flops: float
     counted_flops: float
     sent: float | None
     counted_sent: float
+    once: float = 0.0
+    counted_once: float = 0.0
 
 
 def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
@@ -120,8 +130,8 @@ def run(config: Settings, *, mesh: str, tokens: int, console: Console) -> int:
     micro = math.ceil(rows / learner.rows_multiple) * config.learner.updates_per_step
     console.print(
         f"dry run, nothing measured: {cost.weights(model) / 1e9:.3f} G parameters, {config.policy} policy, mesh "
-        f"{config.mesh.fsdp} x {config.mesh.tensor} of {name}, remat {model.remat}; a step of {micro} micro-batches of "
-        f"{learner.rows_multiple} rows x {config.learner.row_tokens} tokens, all of them scored",
+        f"{config.mesh.fsdp} x {config.mesh.tensor} of {name}, ZeRO {config.mesh.zero}, remat {model.remat}; a step of "
+        f"{micro} micro-batches of {learner.rows_multiple} rows x {config.learner.row_tokens} tokens, each one scored",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     batch = full_batch(bucket_rows(rows, learner.rows_multiple), config.learner.row_tokens, learner.rows_multiple)
@@ -175,14 +185,17 @@ def full_batch(rows: int, length: int, multiple: int) -> Batch:
     return pack([row] * rows, length, rows_multiple=multiple)
 
 
-def on_device(tree: Any) -> float:
-    """Bytes of the largest share of a tree of shapes on one device."""
-    return float(
-        sum(
-            math.prod(x.sharding.shard_shape(x.shape) if x.sharding else x.shape) * x.dtype.itemsize
-            for x in jax.tree.leaves(tree)
-        )
-    )
+def on_device(tree: Any, *, whole_rows: bool = False) -> float:
+    """Bytes of the largest share of a tree of shapes on one device; `whole_rows`: were it not split over `fsdp`."""
+
+    def share(x: Any) -> int:
+        place = x.sharding
+        if whole_rows and isinstance(place, NamedSharding):
+            axes = (axis if axis != sharding.RULES["batch"] else None for axis in place.spec)
+            place = NamedSharding(place.mesh, PartitionSpec(*axes))
+        return math.prod(place.shard_shape(x.shape) if place else x.shape) * x.dtype.itemsize
+
+    return float(sum(map(share, jax.tree.leaves(tree))))
 
 
 def memory(config: Settings, model: Qwen3Config, learner: Learner, compiled: dict[str, Any]) -> Need:
@@ -197,7 +210,8 @@ def memory(config: Settings, model: Qwen3Config, learner: Learner, compiled: dic
     saved = cost.saved_bytes(model, config.learner.micro_rows, config.learner.row_tokens, config.mesh.tensor)
     return Need(
         resident,
-        gradients=params,
+        gradients=on_device(state.params, whole_rows=learner.apart),
+        gathered=cost.gathered_bytes(model) / config.mesh.tensor if learner.apart else 0.0,
         saved=saved,
         temporaries=update.temp_size_in_bytes + update.output_size_in_bytes - update.alias_size_in_bytes,
         scoring=score.temp_size_in_bytes + score.output_size_in_bytes,
@@ -218,14 +232,25 @@ def work(config: Settings, model: Qwen3Config, key: str, text: str | None) -> Pa
     """What one micro-batch costs a device. `text` is the program compiled for a CPU; None: nothing is counted."""
     rows, length = config.learner.micro_rows, config.learner.row_tokens
     formula = cost.train_flops if key == "update" else cost.score_flops
-    done = program.operations(text) if text is not None else []
-    sends = [o for o in done if o.kind != "dot"]
-    fsdp, tensor = config.mesh.fsdp, config.mesh.tensor
+    fsdp, tensor, backward = config.mesh.fsdp, config.mesh.tensor, key == "update"
+    layerwise, once = cost.fsdp_bytes(model, fsdp, backward=backward), 0.0
+    if config.mesh.zero == 1:
+        layerwise, once = 0.0, cost.exchange_bytes(model, fsdp, backward=backward) / tensor
+
+    def counted(micro: int) -> tuple[float, float]:
+        """FLOPs and bytes of the program over so many micro-batches."""
+        done = program.operations(text, outer_trips=micro) if text is not None else []
+        sent = sum(o.times * cost.wire_bytes(o.kind, o.amount, o.group) for o in done if o.kind != "dot")
+        return sum(o.times * o.amount for o in done if o.kind == "dot"), sent
+
+    (flops, sent), (_, counted_once) = counted(1), counted(0)
     return Pass(
         flops=formula(model, rows, length, length) / tensor,
-        counted_flops=sum(o.times * o.amount for o in done if o.kind == "dot"),
-        sent=cost.fsdp_bytes(model, fsdp, backward=key == "update") if tensor == 1 else None,
-        counted_sent=sum(o.times * cost.wire_bytes(o.kind, o.amount, o.group) for o in sends),
+        counted_flops=flops,
+        sent=layerwise if tensor == 1 else None,
+        counted_sent=sent - counted_once,
+        once=once,
+        counted_once=counted_once,
     )
 
 
@@ -240,6 +265,9 @@ def verdict(config: Settings, model: Qwen3Config, need: Need, engine: float, cap
         ways.append(f"model.remat='full' (saves {_gb(need.saved - (full or 0))} GB)")
     elif model.remat == "none":
         ways.append("model.remat='block'")
+    if c.mesh.zero == 1 and need.gathered:
+        split = need.gathered + need.gradients * (1 - 1 / c.mesh.fsdp)
+        ways.append(f"mesh.zero=3 (saves about {_gb(split)} GB)")
     if c.learner.micro_rows > 1:
         ways.append("learner.micro_rows=1")
     room = 1 - MARGIN - need.total / capacity
@@ -254,8 +282,10 @@ def verdict(config: Settings, model: Qwen3Config, need: Need, engine: float, cap
 
 def memory_table(need: Need, engine: float, capacity: float, name: str) -> Table:
     rows = [(what, size, "exact") for what, size in need.resident.items()]
-    known = need.gradients + (need.saved or 0.0)
+    known = need.gradients + need.gathered + (need.saved or 0.0)
     rows.append(("gradients", need.gradients, "exact"))
+    if need.gathered:
+        rows.append(("gathered weights", need.gathered, "formula"))
     if need.saved is not None:
         rows.append(("activations saved", need.saved, "formula"))
     rows += [
@@ -277,11 +307,17 @@ def work_table(passes: dict[str, Pass]) -> Table:
             f"{p.counted_flops / 1e12:,.1f}",
             "-" if p.sent is None else f"{p.sent / 1e9:,.1f}",
             f"{p.counted_sent / 1e9:,.1f}",
+            f"{p.once / 1e9:,.1f}",
+            f"{p.counted_once / 1e9:,.1f}",
         )
         for key, p in passes.items()
     ]
-    table = _table("work of a device for one micro-batch", ("", "TFLOP", "counted", "GB sent", "counted"), rows)
-    table.caption = "counted: in the CPU compile, which sends bfloat16 as float32 and scatters no sums"
+    head = ("", "TFLOP", "counted", "GB sent", "counted", "once", "counted")
+    table = _table("work of a device for one micro-batch", head, rows)
+    table.caption = (
+        "once: GB sent whatever the number of micro-batches; counted: in the CPU compile, which sends bfloat16 as "
+        "float32 and may scatter no sums"
+    )
     return table
 
 
@@ -314,8 +350,10 @@ def least_times(
     updates, out = config.learner.updates_per_step, {}
     for key, p in passes.items():
         sent = p.counted_sent if p.sent is None else p.sent
-        runs = micro * (2 if key == "score" and config.learner.kl > 0 else 1)  # the reference scores too
-        computing, sending = runs * p.flops / device.flops, runs * sent / device.link
+        scorings = 2 if config.learner.kl > 0 else 1  # the reference scores too
+        runs, programs = (micro * scorings, scorings) if key == "score" else (micro, updates)
+        computing = runs * p.flops / device.flops
+        sending = (runs * sent + programs * p.once) / device.link
         after = updates * cost.optimizer_bytes(model) / devices / device.bandwidth if key == "update" else 0.0
         out[key] = (computing, sending, max(computing, sending) + after)
     return out

@@ -117,7 +117,7 @@ async def train(
     dog.watch()
     assemble.describe(folder.path / DESCRIPTION, pool.model, pool.tokenizer)
     mesh = assemble.mesh(c)
-    learner = Learner(pool.model, c.sft, mesh, total_updates=c.steps)
+    learner = Learner(pool.model, c.sft, mesh, zero=c.mesh.zero, total_updates=c.steps)
     checkpoints = Checkpoints(folder.path / "checkpoints", keep=c.checkpoint.keep, keep_every=c.checkpoint.keep_every)
     if (found := checkpoints.resume({POLICY: learner.abstract_state()}, say=say)) is not None:
         step, state = found[0], found[1][POLICY]

@@ -83,6 +83,13 @@ def test_the_verdict_names_what_to_change(need):
     for part in ("1.00 GB too much", "model.remat='full' (saves", "micro_rows=1", "share of at most 0.35", "above 8"):
         assert part in words
     c.engine.kind, c.learner.micro_rows = "scripted", 1
+    c.mesh.zero = 1
+    whole = dataclasses.replace(need, gathered=8 * GB)
+    assert (
+        "change mesh.zero=3 (saves about 16.75 GB), or more"
+        in dry_run.verdict(c, dataclasses.replace(model, remat="full"), whole, 0, 50 * GB)[1]
+    )
+    c.mesh.zero = 3
     alone = dry_run.verdict(c, dataclasses.replace(model, remat="full"), need, 0, 50 * GB)[1]
     assert alone == "does not fit: 12.50 GB too much on every device; change more devices (mesh.fsdp above 8)"
 
@@ -103,6 +110,10 @@ def test_limits_by_hand():
         ("step", "", "", "8.00"),
     ]
     assert cells[3][-1] == f"{2 * 2 * 16_384 / 4:,.0f}"
+    c.learner.updates_per_step = 2  # what is sent once is sent in every update
+    passes["update"] = dry_run.Pass(500, 0, 0.0, 10, once=30.0)
+    assert list(dry_run.limits_table(c, model, passes, 2, device, 2).columns[2].cells)[1] == "3.00"
+    c.learner.updates_per_step, passes["update"] = 1, dry_run.Pass(500, 0, None, 10)
     c.learner.kl = 0.1  # a reference is scored as well
     assert list(dry_run.limits_table(c, model, passes, 2, device, 2).columns[-1].cells)[:3] == ["8.00", "4.00", "12.00"]
 

@@ -3,6 +3,11 @@
 A batch is cut into micro-batches of `micro_rows` rows a device. Gradients of the micro-batches are added in float32
 (the token weights already carry all normalisation), clipped once and applied once. The number of micro-batches is an
 argument of the program, not part of its shape: empty filler rows cost nothing and row counts share few compilations.
+
+Between the devices of `mesh.fsdp` there are two ways (ZeRO, arXiv:1910.02054). Stage 3 keeps nothing whole: weights are
+gathered layer by layer and gradients scattered, anew in every micro-batch. Stage 1 gathers all weights once a program,
+every device adds up the gradients of its own rows by itself, and they are exchanged once, after the last micro-batch.
+Master weights and moments are split in both.
 """
 
 from __future__ import annotations
@@ -27,15 +32,15 @@ from metaagent_x.learner.state import (
     make_optimizer,
     state_shardings,
 )
-from metaagent_x.model import attention_cudnn, cost, qwen3
+from metaagent_x.model import attention_cudnn, cost, qwen3, sharding
 from metaagent_x.model.logprobs import token_logprobs
 from metaagent_x.model.parameters import Params, Qwen3Config
-from metaagent_x.model.sharding import RULES
 
 Arrays = dict[str, jax.Array]
 LossFn = Callable[[Params, Arrays], tuple[jax.Array, Arrays]]
 
 LARGE = 2**26  # weights of a model whose memory matters more than what small operations gain side by side
+_ROWS = PartitionSpec(None, sharding.RULES["batch"])  # of arrays [micro-batches, rows, ...]
 MEANS = ("correction/mean", "mismatch/mean", "entropy")  # sums over tokens until all micro-batches are in
 
 
@@ -46,6 +51,7 @@ class Learner:
       settings: the group that it was made with (`config.learner`, or `config.sft` for supervised updates only).
       rows_multiple: pass it to `pack`: rows of one micro-batch on all devices together.
       row_segments: pass it to `pack`: trajectories that a row may hold, None for any number.
+      apart: devices compute by themselves until one exchange (a mesh under ZeRO stage 1).
       shapes: (program, shape of rows, shape of scored columns) met so far; each one is a compilation.
     """
 
@@ -55,6 +61,7 @@ class Learner:
         settings: Any,
         mesh: Mesh | None = None,
         *,
+        zero: int = 3,
         temperature: float = 1.0,
         total_updates: int | None = None,
     ) -> None:
@@ -63,13 +70,22 @@ class Learner:
           model_config: the network.
           settings: a `learner` or `sft` group of the settings.
           mesh: of `model.sharding.make_mesh`; None is one device.
+          zero: 3 or 1, the stage of ZeRO. The results are the same; 1 holds weights in compute dtype and float32
+            gradients whole on every device (but for their split over `tensor`).
           temperature: of the rollouts; log-probs are taken at it, as the sampler's are.
           total_updates: the learning rate falls to 0 over so many; None keeps it.
+
+        Raises:
+          ValueError: another stage.
+          ShardingError: sizes of the network that the mesh cannot share equally.
         """
+        if zero not in (1, 3):
+            raise ValueError(f"zero is {zero}; the learner knows stages 1 and 3")
         self.settings = settings
         self.rows_multiple = int(settings["micro_rows"]) * (mesh.shape["fsdp"] if mesh else 1)
         self.row_segments = attention_cudnn.MAX_SEGMENTS if model_config.attention == "cudnn" else None
         self._model, self._mesh, self._temperature = model_config, mesh, temperature
+        self.apart = mesh is not None and zero == 1
         self._rate = learning_rate(settings, total_updates)
         self._optimizer = make_optimizer(settings, total_updates)
         self._shardings = state_shardings(model_config, self._optimizer, mesh)
@@ -199,8 +215,9 @@ class Learner:
         widest = int(batch.mask.sum(1).max()) or length  # a batch without tokens should not compile a shape of its own
         kept = min(length, quarter * -(-widest // quarter))
         columns = np.argsort(~batch.mask, axis=1, kind="stable")[:, :kept]
-        # Ids that are unique within a micro-batch: a trajectory lies in one row, where its segment id names it.
-        row = np.arange(rows, dtype=np.int32)[:, None] % self.rows_multiple
+        # Ids that are unique in what is computed at once: a trajectory lies in one row, where its segment id names it.
+        at_once = int(self.settings["micro_rows"]) if self.apart else self.rows_multiple
+        row = np.arange(rows, dtype=np.int32)[:, None] % at_once
         local = row * (length + 1) + batch.segment_ids
         tokenwise = {name: getattr(batch, name) for name in ("targets", "mask", "roles", "advantages", "weights")}
         tokenwise |= {"engine": batch.old_logp, "trajectory": local, **extra}
@@ -229,7 +246,7 @@ class Learner:
     @property
     def _data_sharding(self) -> NamedSharding:
         assert self._mesh is not None
-        return NamedSharding(self._mesh, PartitionSpec(None, RULES["batch"]))
+        return NamedSharding(self._mesh, _ROWS)
 
     def _on_mesh(self, program: str, data: Arrays) -> contextlib.AbstractContextManager[Any]:
         self.shapes.add((program, data["tokens"].shape, data["targets"].shape))
@@ -252,6 +269,11 @@ class Learner:
         )
 
     def _score_program(self, params: Params, data: Arrays, used: jax.Array) -> jax.Array:
+        if self.apart:
+            return self._on_own_rows(self._scores, _ROWS)(params, data, used)
+        return self._scores(params, data, used)
+
+    def _scores(self, params: Params, data: Arrays, used: jax.Array) -> jax.Array:
         def body(i: jax.Array, out: jax.Array) -> jax.Array:
             return out.at[i].set(self._token_scores(params, _take(data, i)))
 
@@ -290,6 +312,31 @@ class Learner:
         return jax.lax.cond(ok, step, lambda same: same, state), sums | report
 
     def _accumulate(self, loss_fn: LossFn, params: Params, data: Arrays, used: jax.Array) -> tuple[Params, Arrays]:
+        """Float32 gradients of all micro-batches, placed as the weights are, and sums over them."""
+        if not self.apart:
+            return self._sums(loss_fn, params, data, used)
+        assert self._mesh is not None
+
+        def own(params: Params, data: Arrays, used: jax.Array) -> tuple[Params, Arrays]:
+            grads, stats = self._sums(loss_fn, params, data, used)
+            return jax.tree.map(lambda x: x[None], grads), _over_devices(stats)
+
+        parts = (PartitionSpec(sharding.RULES["batch"]), PartitionSpec())
+        grads, stats = self._on_own_rows(own, parts)(params, data, used)
+        return sharding.scatter_sum(grads, self._mesh, self._shardings.params), stats
+
+    def _on_own_rows(self, program: Callable[..., Any], outs: Any) -> Callable[..., Any]:
+        """A program of (weights, data, micro-batches in use) for `sharding.own_rows`. Layers travel in compute dtype,
+        to which every use of them would cast them."""
+        assert self._mesh is not None
+        apart = sharding.own_rows(program, self._mesh, (PartitionSpec(), _ROWS, PartitionSpec()), outs)
+
+        def run(params: Params, data: Arrays, used: jax.Array) -> Any:
+            return apart(params | {"layers": qwen3.cast(params["layers"], self._model.dtype)}, data, used)
+
+        return run
+
+    def _sums(self, loss_fn: LossFn, params: Params, data: Arrays, used: jax.Array) -> tuple[Params, Arrays]:
         if data["tokens"].shape[0] == 1:  # nothing to add up, and no second set of gradients
             return self._gradient(loss_fn, params, _take(data, 0))
         zero_sums = jax.tree.map(
@@ -300,7 +347,8 @@ class Learner:
             grads, stats = self._gradient(loss_fn, params, _take(data, i))
             return self._placed(jax.tree.map(jnp.add, carry[0], grads)), _merge(carry[1], stats)
 
-        start = (self._placed(jax.tree.map(jnp.zeros_like, params)), zero_sums)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+        start = (self._placed(zeros), zero_sums)
         return jax.lax.fori_loop(0, used, body, start)
 
     def _gradient(self, loss_fn: LossFn, params: Params, micro: Arrays) -> tuple[Params, Arrays]:
@@ -316,13 +364,13 @@ class Learner:
         embedded = qwen3.embed_tokens(params, self._model, micro["tokens"])
         (_, stats), (grads, d_embedded) = jax.value_and_grad(loss, (0, 1), has_aux=True)(params, embedded)
         embed = grads["embed"].at[micro["tokens"]].add(d_embedded.astype(jnp.float32))
-        return self._placed(grads | {"embed": embed}), stats
+        return self._placed(qwen3.cast(grads | {"embed": embed}, jnp.float32)), stats
 
     def _placed(self, grads: Params) -> Params:
         """Gradients live where their weights live: reduced and scattered in every micro-batch, never whole."""
         if self._mesh is None:
             return grads
-        return jax.lax.with_sharding_constraint(grads, self._shardings.params)
+        return jax.tree.map(lambda x, own: sharding.place(x, own.spec), grads, self._shardings.params)
 
     def _rl_loss(self, params: Params, micro: Arrays) -> tuple[jax.Array, Arrays]:
         s = self.settings
@@ -371,6 +419,12 @@ def _take(data: Arrays, index: jax.Array | int) -> Arrays:
 def _merge(a: Arrays, b: Arrays) -> Arrays:
     """Sums over micro-batches, but for the entries named max: a mean of means would depend on the cut."""
     return {name: jnp.maximum(a[name], b[name]) if "max" in name else a[name] + b[name] for name in a}
+
+
+def _over_devices(stats: Arrays) -> Arrays:
+    """The same over the devices' own rows."""
+    axis = sharding.RULES["batch"]
+    return {name: (jax.lax.pmax if "max" in name else jax.lax.psum)(x, axis) for name, x in stats.items()}
 
 
 def _by_role(terms: jax.Array, micro: Arrays) -> Arrays:

@@ -130,12 +130,10 @@ def _axes(rows: int) -> tuple[str | None, str | None, int]:
     """Mesh axes of rows and heads inside `jax.set_mesh`, and into how many parts heads are split."""
     from metaagent_x.model import sharding  # not at the top: it knows the network, which knows its kernels
 
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
+    if not sharding.open_axes():
         return None, None, 1
     batch, heads = sharding.RULES["batch"], sharding.RULES["heads"]
-    assert heads is not None
-    return batch if sharding.batch_parts(rows) > 1 else None, heads, mesh.shape[heads]
+    return batch if sharding.batch_parts(rows) > 1 else None, heads, sharding.splits("heads")
 
 
 def _shareable(x: Array) -> Array:
@@ -152,7 +150,11 @@ def _on_mesh(call: Callable[..., Any], args: tuple[Array, ...], outs: str) -> An
     spec = {"a": PartitionSpec(batch, None, heads, None), "s": PartitionSpec(batch, heads, None)}
     kinds = ["a" if x.ndim == 4 else "s" if x.ndim == 3 else "" for x in args]
     ins = tuple(spec.get(kind, PartitionSpec(batch, None)) for kind in kinds)
-    return jax.shard_map(call, in_specs=ins, out_specs=tuple(spec[kind] for kind in outs), check_vma=False)(*args)
+    from metaagent_x.model import sharding
+
+    free = frozenset(sharding.open_axes())
+    outs_of = tuple(spec[kind] for kind in outs)
+    return jax.shard_map(call, in_specs=ins, out_specs=outs_of, axis_names=free, check_vma=False)(*args)
 
 
 def _operands(q: Array, k: Array, v: Array, segment_ids: Array) -> tuple[list[Array], dict[str, Any]]:

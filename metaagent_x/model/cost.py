@@ -120,7 +120,8 @@ def wire_bytes(kind: str, amount: float, group: int) -> float:
 
 
 def fsdp_bytes(config: Qwen3Config, fsdp: int, *, backward: bool) -> float:
-    """Bytes that every device sends in one pass over one micro-batch where only `fsdp` splits the weights.
+    """Bytes that every device sends under ZeRO stage 3 in one pass over one micro-batch where only `fsdp` splits the
+    weights.
 
     Every matrix is gathered in compute dtype, those of the layers once more for the backward pass, which comes to the
     head at once. Gradients are reduced and scattered: of the layers in compute dtype, of the head in float32. Embedded
@@ -132,6 +133,25 @@ def fsdp_bytes(config: Qwen3Config, fsdp: int, *, backward: bool) -> float:
     sent = wire_bytes("all-gather", gathered, fsdp)
     if backward:
         sent += wire_bytes("reduce-scatter", layers * size + head * MASTER, fsdp)
+    return sent
+
+
+def gathered_bytes(config: Qwen3Config) -> int:
+    """Bytes of all matrices as ZeRO stage 1 gathers them: layers in compute dtype, tables of the vocabulary in float32
+    (they are looked up and multiplied, and their gradient is added up from both)."""
+    c = config
+    tables = head_weights(c) * (1 if c.tie_embeddings else 2)
+    return c.num_layers * layer_weights(c) * np.dtype(c.dtype).itemsize + tables * MASTER
+
+
+def exchange_bytes(config: Qwen3Config, fsdp: int, *, backward: bool) -> float:
+    """Bytes that every device sends under ZeRO stage 1 in a program over any number of micro-batches, where only `fsdp`
+    splits the weights: each matrix gathered once, and its float32 gradient reduced and scattered once."""
+    sent = wire_bytes("all-gather", gathered_bytes(config), fsdp)
+    if backward:
+        tables = head_weights(config) * (1 if config.tie_embeddings else 2)
+        matrices = config.num_layers * layer_weights(config) + tables
+        sent += wire_bytes("reduce-scatter", matrices * MASTER, fsdp)
     return sent
 
 

@@ -109,8 +109,8 @@ def _is_target(logits: Array, targets: Array) -> Array:
 
 
 def _parts_of_vocabulary(vocab: int) -> int:
-    """Equal parts of at least `PART` entries for a chunk whose logits are kept; 1 on a mesh, which splits it."""
-    if not jax.sharding.get_abstract_mesh().empty:
+    """Equal parts of at least `PART` entries for a chunk whose logits are kept; 1 where devices split it."""
+    if sharding.splits("batch") * sharding.splits("vocab") > 1:
         return 1
     return max((n for n in range(1, vocab // PART + 1) if vocab % n == 0), default=1)
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -88,6 +88,46 @@ def partition_spec(
     return PartitionSpec(*spec)
 
 
+def own_rows(function: Callable[..., Any], mesh: Mesh, ins: tuple[PartitionSpec, ...], outs: Any) -> Callable[..., Any]:
+    """`function`, run by every device of `fsdp` for itself: inside it an array has the device's rows only, weights are
+    whole but for `tensor`, and nothing is exchanged that it does not exchange itself.
+
+    Args:
+        function: of arrays.
+        mesh: of `make_mesh`.
+        ins: by argument, how its leaves lie over `fsdp`.
+        outs: the same of what it returns.
+    """
+    taken = {RULES["batch"], *(axis for axis, n in mesh.shape.items() if n == 1)}
+    return jax.shard_map(function, mesh=mesh, in_specs=ins, out_specs=outs, axis_names=taken, check_vma=False)
+
+
+def scatter_sum(parts: Any, mesh: Mesh, shardings: Any) -> Any:
+    """The sum over the devices of `fsdp`, of which each one gets its part.
+
+    Args:
+        parts: a tree of [fsdp, ...], every device's own array; what `own_rows` returns as `PartitionSpec("fsdp")`.
+        mesh: of `make_mesh`.
+        shardings: the same tree, of where the sums shall live.
+    """
+    batch = RULES["batch"]
+
+    def sum_one(x: Array, place: NamedSharding) -> Array:
+        if batch in place.spec:
+            return jax.lax.psum_scatter(x[0], batch, scatter_dimension=tuple(place.spec).index(batch), tiled=True)
+        return jax.lax.psum(x[0], batch)
+
+    def before(place: NamedSharding) -> PartitionSpec:
+        return PartitionSpec(batch, *(axis if axis != batch else None for axis in place.spec))
+
+    # Over all axes, `tensor` too: left to the compiler, it would gather that one first.
+    apart = jax.shard_map(
+        lambda tree: jax.tree.map(sum_one, tree, shardings), mesh=mesh, in_specs=(jax.tree.map(before, shardings),),
+        out_specs=jax.tree.map(lambda place: place.spec, shardings), check_vma=False,
+    )  # fmt: skip
+    return apart(parts)
+
+
 def param_shardings(config: Qwen3Config, mesh: Mesh) -> Any:
     """Returns the tree of `NamedSharding` for the parameters of `config` on a mesh of `make_mesh`.
 
@@ -112,11 +152,22 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_parts(rows: int) -> int:
-    """Over how many devices `rows` rows are split inside `jax.set_mesh`; 1 without a mesh or if they do not divide."""
+def open_axes() -> dict[str, int]:
+    """Devices on each mesh axis over which the compiler may split here: inside `jax.set_mesh`, all axes but those that
+    a `jax.shard_map` around has taken. Empty without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    parts = 1 if mesh.empty else mesh.shape[RULES["batch"]]
-    return parts if rows % parts == 0 else 1
+    return {} if mesh.empty else {axis: n for axis, n in mesh.shape.items() if axis not in mesh.manual_axes}
+
+
+def splits(axis: str) -> int:
+    """Into how many parts the compiler splits a logical axis here."""
+    return open_axes().get(RULES[axis] or "", 1)
+
+
+def batch_parts(rows: int) -> int:
+    """Over how many devices the compiler splits `rows` rows here; 1 without a mesh or if they do not divide."""
+    n = splits("batch")
+    return n if rows % n == 0 else 1
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
@@ -125,11 +176,14 @@ def constrain(x: Array, *axes: str | None) -> Array:
     Acts only inside `jax.set_mesh` (or a jit traced in it); with no mesh there is nothing to say. The compiler places
     everything between such points, and what does not divide it pads.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
+    return place(x, PartitionSpec(*(RULES[axis] if axis is not None else None for axis in axes)))
+
+
+def place(x: Array, spec: PartitionSpec) -> Array:
+    """`constrain` by mesh axes, one or None per dimension. Axes that a `jax.shard_map` has taken are left out."""
+    if not (free := open_axes()):
         return x
-    spec = PartitionSpec(*(RULES[axis] if axis is not None else None for axis in axes))
-    return jax.lax.with_sharding_constraint(x, spec)
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*(axis if axis in free else None for axis in spec)))
 
 
 def constrain_batch(x: Array) -> Array:

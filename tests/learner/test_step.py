@@ -131,13 +131,35 @@ def test_any_packing_and_micro_batching_gives_one_gradient(learner, params, rati
 @pytest.mark.fault("F084")
 @pytest.mark.fault("F162")
 @pytest.mark.slow
-@pytest.mark.parametrize("ratio", ["token", "sequence"])
-def test_a_mesh_of_eight_devices_gives_the_same_gradient_and_metrics(learner, params, ratio) -> None:
+@pytest.mark.parametrize(("ratio", "zero"), [("token", 3), ("sequence", 3), ("token", 1), ("sequence", 1)])
+def test_a_mesh_of_eight_devices_gives_the_same_gradient_and_metrics(learner, params, ratio, zero) -> None:
     whole = learner if ratio == "token" else Learner(MODEL, settings(ratio=ratio))
-    spread = Learner(MODEL, settings(ratio=ratio, micro_rows=1), make_mesh(4, 2))
+    spread = Learner(MODEL, settings(ratio=ratio, micro_rows=1), make_mesh(4, 2), zero=zero)
     for seed, aggregate in enumerate(AGGREGATES):
         rows = trajectories(seed)
         assert_same(one_update(spread, params, rows, aggregate), one_update(whole, params, rows, aggregate))
+
+
+@SLOW
+def test_layers_travel_in_compute_dtype_and_their_gradients_add_up_in_float32() -> None:
+    """bfloat16, several micro-batches: the same numbers as on one device but for rounding."""
+    model = dataclasses.replace(MODEL, compute_dtype="bfloat16")
+    weights, rows = qwen3.init(model, jax.random.key(1)), trajectories(5)
+    whole = one_update(Learner(model, settings(micro_rows=2)), weights, rows, least=12)
+    learner = Learner(model, settings(micro_rows=1), make_mesh(2, 1), zero=1)
+    assert_same(one_update(learner, weights, rows, least=12), whole, rtol=1e-2)
+    batch = packed(rows, learner, least=12)
+    text = learner.lower(batch)["update"].as_text()
+    layer = "x".join(map(str, weights["layers"]["gate"].shape))
+    enters = text.split("manual_axes", 1)[1].split(") {", 1)[0]
+    assert f"tensor<{layer}xbf16>" in enters and f"tensor<{layer}xf32>" not in enters
+    grads = learner.gradients(weights, batch, batch.old_logp)
+    assert {x.dtype.name for x in jax.tree.leaves(grads)} == {"float32"}
+
+
+def test_a_stage_of_zero_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="zero is 2; the learner knows stages 1 and 3"):
+        Learner(MODEL, settings(), zero=2)
 
 
 TOY = dataclasses.replace(MODEL, vocab_size=250)
@@ -145,14 +167,15 @@ TOY = dataclasses.replace(MODEL, vocab_size=250)
 
 @SLOW
 @pytest.mark.fault("F096")
+@pytest.mark.parametrize("zero", [3, 1])
 @pytest.mark.parametrize(("fsdp", "tensor", "vocab"), [(8, 1, 250), (4, 2, 250), (2, 4, 252)])
-def test_every_layout_makes_the_same_update(fsdp, tensor, vocab) -> None:
+def test_every_layout_makes_the_same_update(fsdp, tensor, vocab, zero) -> None:
     """NVIDIA/Megatron-LM#7452: a loss off by log(devices), gradients scaled on one layout."""
     model = dataclasses.replace(MODEL, vocab_size=vocab)
     weights = qwen3.init(model, jax.random.key(1))
     results = []
     for mesh, rows in ((None, 8), (make_mesh(fsdp, tensor), 8 // fsdp)):
-        learner = Learner(model, settings(micro_rows=rows), mesh)
+        learner = Learner(model, settings(micro_rows=rows), mesh, zero=zero)
         batch = packed(trajectories(5), learner)
         old = np.where(batch.mask, batch.old_logp + 0.1 * np.sin(batch.targets), 0).astype(np.float32)
         state, metrics = learner.update(learner.init(weights), batch, old)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cudnn_equality import rows
+from jax.sharding import PartitionSpec
 
 from configs import tiny
 from metaagent_x import assemble
@@ -152,8 +153,8 @@ def test_a_row_with_more_segments_than_there_may_be_is_not_a_number(played) -> N
     assert not out[0, 33:].any() and not out[1, 32:].any()
 
 
-def lowered(config: Qwen3Config, mesh, rows: int = 8, length: int = 256) -> list[str]:
-    """The custom calls of the gradient of a loss, in a program for CUDA."""
+def lowered(config: Qwen3Config, mesh, rows: int = 8, length: int = 256, apart: bool = False) -> list[str]:
+    """The custom calls of the gradient of a loss, in a program for CUDA; `apart`: every device for its own rows."""
     params, place = abstract_params(config)[0], None
     if mesh is not None:
         placed, place = sharding.param_shardings(config, mesh), sharding.batch_sharding(mesh)
@@ -164,7 +165,10 @@ def lowered(config: Qwen3Config, mesh, rows: int = 8, length: int = 256) -> list
         return qwen3.forward(params, config, tokens, tokens, tokens).astype(jnp.float32).sum()
 
     with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
-        text = jax.jit(jax.grad(loss)).trace(params, ints).lower(lowering_platforms=("cuda",)).as_text()
+        gradient = jax.grad(loss)
+        if apart:
+            gradient = sharding.own_rows(gradient, mesh, (PartitionSpec(), PartitionSpec("fsdp")), PartitionSpec())
+        text = jax.jit(gradient).trace(params, ints).lower(lowering_platforms=("cuda",)).as_text()
     return [line for line in text.splitlines() if "__cudnn$" in line]
 
 
@@ -197,8 +201,9 @@ def test_the_forward_kernel_runs_again_only_where_nothing_is_kept(remat, forward
         ((2, 4), "4x256x2x16xbf16", "4x256x1x16xbf16"),  # two key heads on four devices
     ],
 )
-def test_every_device_runs_its_own_rows_and_heads(mesh, q, kv) -> None:
-    calls = lowered(dataclasses.replace(CONFIG, remat="block"), sharding.make_mesh(*mesh))
+@pytest.mark.parametrize("apart", [False, True])
+def test_every_device_runs_its_own_rows_and_heads(mesh, q, kv, apart) -> None:
+    calls = lowered(dataclasses.replace(CONFIG, remat="block"), sharding.make_mesh(*mesh), apart=apart)
     assert [types(call)[0][:3] for call in calls] == [[q, kv, kv]] * 2
 
 
