@@ -38,7 +38,7 @@ from metaagent_x.learner.schedule import active_roles
 from metaagent_x.rollout import measure, traces
 from metaagent_x.rollout.engine import Engine, EngineFailure, EngineRefused
 from metaagent_x.rollout.seeds import call_seed
-from metaagent_x.run_folder import DESCRIPTION, RunFolder
+from metaagent_x.run_folder import DESCRIPTION, RunFolder, sampled_tokens
 from metaagent_x.tasks.datasets import DatasetError
 from metaagent_x.tasks.grader import Grader
 from metaagent_x.watchdog import Watchdog
@@ -170,7 +170,7 @@ async def train(
     folder.truncate_after(step)
     folder.log_changes(step)
     lines, dog.step = folder.metrics(), step
-    tokens = loop.sampled_tokens(lines)
+    tokens = sampled_tokens(lines)
     seeded = loop.reseeded(c, len(folder.roll_backs()))
     recorder = Recorder(folder.path / "replay", cold.model, c.to_dict(), c.guard.dumps, extra.get("skipped"))
     current = {name: state.params for name, state in states.items()}
@@ -211,7 +211,7 @@ async def train(
                 metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
                 metrics |= dog.metrics() | {"time/step": time.perf_counter() - clock}
                 lines = [*lines[-c.guard.window :], folder.log(step, roles, metrics)]
-                tokens += loop.sampled_tokens(lines[-1:])
+                tokens += sampled_tokens(lines[-1:])
                 traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
                 loop.progress(c, step, tokens, roles, metrics)
                 whole = True
