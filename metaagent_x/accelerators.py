@@ -110,12 +110,14 @@ def visible_devices(config: Settings) -> str:
 
 
 def prepare(config: Settings) -> None:
-    """Makes JAX keep to its part of the GPUs. Before anything initialises a backend."""
+    """Makes JAX keep to its part of the GPUs, or simulate devices. Before anything initialises a backend."""
     import jax
 
     os.environ.update(environment(config, os.environ))
     if (visible := visible_devices(config)) != "all":
         jax.config.update("jax_cuda_visible_devices", visible)
+    if config.mesh.simulate:
+        jax.config.update("jax_num_cpu_devices", config.mesh.simulate)
 
 
 def gpu_number(device: int, given: str | None) -> int:

@@ -18,49 +18,40 @@ import dataclasses
 import functools
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from metaagent_x import assemble, config, data, loop
+from metaagent_x.command import console, ending, override, say
 from metaagent_x.distillation import summary
 from metaagent_x.distillation.cost import Meter, Prices
 from metaagent_x.distillation.job import Job
 from metaagent_x.distillation.journal import Journal, JournalError
 from metaagent_x.distillation.plan import Plan, clean
 from metaagent_x.distillation.selection import ROLES
-from metaagent_x.interruption import Interruption, to_the_end
-from metaagent_x.rollout.engine import EngineFailure
+from metaagent_x.interruption import to_the_end
 from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks import datasets
 from metaagent_x.tasks.datasets import DatasetError
 
 STOPPED = "stopped"  # by a signal or a failure
 
-console = Console()
-say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
-
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the examples.")
+_OVERRIDES = {"workdir": flags.DEFINE_string("workdir", None, "Folder of the examples.")}
 _ALLOW = flags.DEFINE_multi_string("allow_change", [], "Go on although this field differs from the job's; repeatable.")
 
 
 def main(_: list[str]) -> None:
     c = _CONFIG.value
-    if _WORKDIR.value is not None:
-        c.workdir = _WORKDIR.value
-    logging.set_verbosity(logging.WARNING)
-    interruption = Interruption(console.print)
-    interruption.install()
-    try:
+    override(c, _OVERRIDES)
+    with ending(c, DatasetError, JournalError, goes_on="with what is") as interruption:
         config.validate(c)
         if "distill" not in c:
             raise config.ConfigError("these settings have no group 'distill'; give a file such as configs/distill.py")
@@ -73,18 +64,6 @@ def main(_: list[str]) -> None:
         plan = Plan(uncontaminated(c, pools), {name: share for name, _, share in c.data.train}, c.seed)
         say("sandbox:", assemble.contain(c))
         interruption.run(distill(c, plan, folder.path))
-    except (config.ConfigError, DatasetError, JournalError) as error:
-        say("bad input:", str(error))
-        sys.exit(2)
-    except EngineFailure as failure:
-        say(f"teacher: {failure}; the same command goes on with what is in {c.workdir}")
-        sys.exit(1)
-    except OSError as error:
-        say(f"{c.workdir}: {error}; what was written before is whole")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        say(f"interrupted; the same command goes on with what is in {c.workdir}")
-        sys.exit(3)
 
 
 def uncontaminated(c: config.Settings, pools: data.Pools) -> dict[str, datasets.Pairs]:

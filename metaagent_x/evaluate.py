@@ -21,27 +21,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from metaagent_x import accelerators, assemble, config, policies
 from metaagent_x.baselines.method import MethodError
+from metaagent_x.command import console, ending, override, say
 from metaagent_x.evaluation import benchmarks, job, summary, tables
 from metaagent_x.evaluation.journal import Journal
 from metaagent_x.evaluation.play import Unit, missing, play, units
 from metaagent_x.evaluation.scorer import scorer
-from metaagent_x.interruption import Interruption, to_the_end
-from metaagent_x.learner.checkpoint import CheckpointError
-from metaagent_x.rollout.engine import EngineFailure, EngineRefused
+from metaagent_x.interruption import to_the_end
+from metaagent_x.rollout.engine import EngineRefused
 from metaagent_x.run_folder import RunFolder
 from metaagent_x.tasks.datasets import DatasetError
 from metaagent_x.tasks.grader import Grader
-
-console = Console()
-say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
 _OVERRIDES = {
@@ -62,15 +58,11 @@ _LISTS = {"evaluate.methods": job.split_methods, "evaluate.benchmarks": benchmar
 
 def main(_: list[str]) -> None:
     c = _CONFIG.value
-    logging.set_verbosity(logging.WARNING)  # Orbax tells every file it reads
-    interruption = Interruption(console.print)
-    interruption.install()
-    try:
+    bad_input = (DatasetError, EngineRefused, MethodError, summary.MixedScorers)
+    with ending(c, *bad_input, goes_on="with what is") as interruption:
         if "evaluate" not in c:
             raise config.ConfigError("these settings are of another job; give --config=configs/eval.py")
-        for field, flag in _OVERRIDES.items():
-            if flag.value is not None:
-                c.update_from_flattened_dict({field: _LISTS.get(field, lambda value: value)(flag.value)})
+        override(c, _OVERRIDES, _LISTS)
         policy = policies.adopt(c, _OVERRIDES["engine.kind"].value)
         c.workdir = c.workdir or f"runs/evaluations/{policy.label}"
         config.validate(c)
@@ -99,15 +91,6 @@ def main(_: list[str]) -> None:
         if void := job.told_of_void(rows):
             say(void)
             sys.exit(1)
-    except (config.ConfigError, DatasetError, EngineRefused, MethodError, summary.MixedScorers) as error:
-        say("bad input:", str(error))
-        sys.exit(2)
-    except (EngineFailure, CheckpointError, OSError) as error:
-        say(f"{type(error).__name__}: {error}; the same command goes on with what is in {c.workdir}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        say(f"interrupted; the same command goes on with what is in {c.workdir}")
-        sys.exit(3)
 
 
 async def evaluate(c: config.Settings, policy: policies.Policy, todo: Sequence[Unit], journal: Journal) -> None:

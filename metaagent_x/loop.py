@@ -235,11 +235,6 @@ def progress(c: Settings, step: int, tokens: int, roles: frozenset[str], m: Mapp
     )  # fmt: skip
 
 
-def sampled_tokens(lines: Sequence[Mapping[str, Any]]) -> int:
-    """Tokens that both roles sampled in these lines of `metrics.jsonl`; what was void is not counted."""
-    return int(sum(line["tokens/designer"] + line["tokens/executor"] for line in lines))
-
-
 def is_over(c: Settings, step: int, tokens: int) -> bool:
     """Whether a run ends after so many steps, in which so many tokens were sampled."""
     return step >= c.steps or 0 < c.tokens <= tokens

@@ -168,8 +168,6 @@ def _run(
     config: Settings, steps: int, interruption: Interruption, console: Console, allow: Sequence[str]
 ) -> int:  # fmt: skip
     accelerators.prepare(config)  # before anything asks JAX for a device
-    if config.mesh.simulate:
-        jax.config.update("jax_num_cpu_devices", config.mesh.simulate)
     job = Job(config, allow)
     findings = examine(job)
     console.print(table(findings))

@@ -326,6 +326,12 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return out
 
 
+def sampled_tokens(lines: Iterable[Mapping[str, Any]]) -> int:
+    """Tokens that both roles sampled in these lines of `metrics.jsonl`; what was void is not counted, and a line that
+    names none, as of a step 0, has none."""
+    return int(sum(line.get(f"tokens/{role}", 0) for line in lines for role in ("designer", "executor")))
+
+
 def append_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Appends an object a line to a `.jsonl` file: all of them or none. Raises RunWriteError."""
     data = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()

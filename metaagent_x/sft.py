@@ -16,27 +16,24 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import math
 import sys
 import time
 from collections.abc import Mapping
 
-import jax
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from metaagent_x import accelerators, assemble, config, dry_run, examples, export
+from metaagent_x.command import console, ending, override, say
 from metaagent_x.interruption import Interruption
-from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
+from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.step import Learner
+from metaagent_x.loop import Stopped
 from metaagent_x.run_folder import DESCRIPTION, RunFolder
 from metaagent_x.watchdog import Watchdog
 
-console = Console()
-say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)  # text as it is
 POLICY = "shared"  # the name that RL gives to one policy for both roles
 EXPORT = "hf"  # in the run's folder
 
@@ -50,20 +47,11 @@ _DRY_RUN_MESH = flags.DEFINE_string("dry_run_mesh", "8xH200", "Devices of the dr
 _ALLOW = flags.DEFINE_multi_string("allow_change", [], "Go on although this field differs from the run's; repeatable.")
 
 
-class Stopped(RuntimeError):
-    """The run ended itself because going on would teach nothing. Exit code 1."""
-
-
 def main(_: list[str]) -> None:
     settings = _CONFIG.value
-    for field, flag in _OVERRIDES.items():
-        if flag.value is not None:
-            settings.update_from_flattened_dict({field: flag.value})
-    logging.set_verbosity(logging.WARNING)  # Orbax tells every file it writes
-    interruption = Interruption(console.print)
-    interruption.install()
+    override(settings, _OVERRIDES)
     began = time.perf_counter()
-    try:
+    with ending(settings, export.ExportError, goes_on="from the last checkpoint") as interruption:
         config.validate(settings)
         if "examples" not in settings:
             raise config.ConfigError("--config has no group `examples`; begin its file with base('examples')")
@@ -72,8 +60,6 @@ def main(_: list[str]) -> None:
             say("one update, as RL would make it with such rows: it keeps the starting weights, this job does not")
             sys.exit(dry_run.run(step, mesh=_DRY_RUN_MESH.value, tokens=tokens, console=console))
         accelerators.prepare(settings)  # before anything asks JAX for a device
-        if settings.mesh.simulate:
-            jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
         assemble.check_supported(settings)
         assemble.adopt_weights(settings)
         pool = examples.open_pool(settings, console)
@@ -81,11 +67,7 @@ def main(_: list[str]) -> None:
         settings.steps = len(pool.updates)  # what the folder may hold
         folder = RunFolder(settings.workdir, settings, _ALLOW.value)
         folder.check_data(pool.origins)
-        guard = settings.guard
-        dog = Watchdog(
-            folder.path, {name: guard[f"{name}_s"] for name in config.PHASES}, every_s=guard.heartbeat_s,
-            stuck=guard.stuck, say=say,
-        )  # fmt: skip
+        dog = Watchdog.of(settings.guard, folder.path, say)
         try:
             with dog:
                 interruption.run(train(copy.deepcopy(settings), pool, folder, interruption, dog))
@@ -96,18 +78,6 @@ def main(_: list[str]) -> None:
             sys.exit(1)
         say(export.export(folder.path, folder.path / EXPORT, dtype=settings.model.compute_dtype))
         say(f"done in {time.perf_counter() - began:.0f} s")
-    except (config.ConfigError, export.ExportError) as error:
-        say("bad input:", str(error))
-        sys.exit(2)
-    except CheckpointError as error:
-        say("checkpoint:", str(error))
-        sys.exit(1)
-    except OSError as error:
-        say(f"{settings.workdir}: {error}; what was written before is whole")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        say(f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}")
-        sys.exit(3)
 
 
 async def train(

@@ -21,24 +21,21 @@ import sys
 import time
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
-from rich.console import Console
 
 from metaagent_x import accelerators, assemble, config, mas, policies
 from metaagent_x.baselines.method import Means
+from metaagent_x.command import console, ending, override, say
 from metaagent_x.evaluation import job
 from metaagent_x.evaluation.rows import tree_of
-from metaagent_x.interruption import Interruption, to_the_end
-from metaagent_x.learner.checkpoint import CheckpointError
+from metaagent_x.interruption import to_the_end
 from metaagent_x.live import Live, guess_kind, question
 from metaagent_x.mas.records import Execution
 from metaagent_x.rollout import traces
-from metaagent_x.rollout.engine import EngineFailure, EngineRefused
+from metaagent_x.rollout.engine import EngineRefused
 from metaagent_x.tasks.task import Kind, Task
 
-console = Console()
-say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
 SLOTS = 4  # of the built-in engine with a folder of weights: one question asks for few at a time
 SAVED = "solution.json"
 
@@ -59,20 +56,16 @@ _OVERRIDES = {
 
 def main(argv: list[str]) -> None:
     c = _CONFIG.value
-    logging.set_verbosity(logging.WARNING)
-    interruption = Interruption(console.print)
-    interruption.install()
-    try:
+    with ending(c, EngineRefused) as interruption:
         text = question(argv[1:], _FILE.value)
         kind: Kind = "code" if (_KIND.value or guess_kind(text)) == "code" else "math"
         task = Task(f"solve/{hashlib.sha256(text.encode()).hexdigest()[:8]}", kind, text)
-        for field, flag in _OVERRIDES.items():
-            if flag.value is not None:
-                c.update_from_flattened_dict({field: flag.value})
+        override(c, _OVERRIDES)
         policy = policies.adopt(c, _OVERRIDES["engine.kind"].value)
         if policy.kind == "folder" and c.engine.slots == config.base().engine.slots:
             c.engine.slots = SLOTS
-        folder = Path(_SAVE.value or "runs/solve")
+        c.workdir = _SAVE.value or "runs/solve"
+        folder = Path(c.workdir)
         if _SAVE.value and (folder / SAVED).exists():
             raise config.ConfigError(f"--save={folder} holds another answer; choose another folder")
         if c.rollout.design:  # as the settings of training want it
@@ -87,15 +80,6 @@ def main(argv: list[str]) -> None:
             save(folder, task, execution)
             say(f"saved: {folder / SAVED}, and its trace; to look at it: python -m metaagent_x.view {folder}")
         sys.exit(0 if execution.answer.strip() else 1)
-    except (config.ConfigError, EngineRefused) as error:
-        say("bad input:", str(error))
-        sys.exit(2)
-    except (EngineFailure, CheckpointError, OSError) as error:
-        say(f"{type(error).__name__}: {error}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(3)
 
 
 async def solve(c: config.Settings, policy: policies.Policy, task: Task, folder: Path) -> Execution:

@@ -23,28 +23,24 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
-from rich.console import Console
 
 from metaagent_x import accelerators, assemble, cold_start, config, data, dry_run, loop, preflight
 from metaagent_x.analysis.report import write_report
+from metaagent_x.command import console, ending, override, say
 from metaagent_x.interruption import Interruption, to_the_end
-from metaagent_x.learner.checkpoint import CheckpointError, Checkpoints
+from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.learner.improve import improve
 from metaagent_x.learner.replay import Recorder, ReplayError
 from metaagent_x.learner.schedule import active_roles
 from metaagent_x.rollout import measure, traces
-from metaagent_x.rollout.engine import Engine, EngineFailure, EngineRefused
+from metaagent_x.rollout.engine import Engine, EngineRefused
 from metaagent_x.rollout.seeds import call_seed
-from metaagent_x.run_folder import DESCRIPTION, RunFolder
+from metaagent_x.run_folder import DESCRIPTION, RunFolder, sampled_tokens
 from metaagent_x.tasks.datasets import DatasetError
 from metaagent_x.tasks.grader import Grader
 from metaagent_x.watchdog import Watchdog
-
-console = Console()
-say = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)  # text as it is
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings: a file of configs/.")
 _OVERRIDES = {
@@ -71,14 +67,9 @@ _REPLAY = flags.DEFINE_string("replay", None, "Do this kept update again, alone,
 
 def main(_: list[str]) -> None:
     settings = _CONFIG.value
-    for field, flag in _OVERRIDES.items():
-        if flag.value is not None:
-            settings.update_from_flattened_dict({field: flag.value})
-    logging.set_verbosity(logging.WARNING)  # Orbax tells every file it writes
-    interruption = Interruption(console.print)
-    interruption.install()
-    began = time.perf_counter()
-    try:
+    override(settings, _OVERRIDES)
+    began, bad_input = time.perf_counter(), (DatasetError, EngineRefused, ReplayError)
+    with ending(settings, *bad_input, goes_on="from the last checkpoint") as interruption:
         config.validate(settings)
         if _DRY_RUN.value:
             sys.exit(dry_run.run(settings, mesh=_DRY_RUN_MESH.value, tokens=_DRY_RUN_TOKENS.value, console=console))
@@ -86,8 +77,6 @@ def main(_: list[str]) -> None:
             steps, allow = _PREFLIGHT_STEPS.value, _ALLOW.value
             sys.exit(preflight.run(settings, steps=steps, allow=allow, interruption=interruption, console=console))
         accelerators.prepare(settings)  # before anything asks JAX for a device
-        if settings.mesh.simulate:
-            jax.config.update("jax_num_cpu_devices", settings.mesh.simulate)
         if _REPLAY.value:
             loop.replayed(settings, _REPLAY.value)
             sys.exit(0)
@@ -99,11 +88,7 @@ def main(_: list[str]) -> None:
         folder.check_data([dataclasses.asdict(origin) for origin in pools.origins])
         loop.show_data(pools)
         say("sandbox:", assemble.contain(settings))
-        guard = settings.guard
-        dog = Watchdog(
-            folder.path, {name: guard[f"{name}_s"] for name in config.PHASES}, every_s=guard.heartbeat_s,
-            stuck=guard.stuck, say=say,
-        )  # fmt: skip
+        dog = Watchdog.of(settings.guard, folder.path, say)
         try:
             with dog:
                 while True:
@@ -121,24 +106,6 @@ def main(_: list[str]) -> None:
             console.print(f"report: {write_report(folder.path)}")
             sys.exit(1)
         console.print(f"report: {write_report(folder.path)}   ({time.perf_counter() - began:.0f} s)")
-    except (config.ConfigError, DatasetError, EngineRefused, ReplayError) as error:
-        say("bad input:", str(error))
-        sys.exit(2)
-    except EngineFailure as error:
-        text = f"engine: {error}; the same command goes on from the last checkpoint in {settings.workdir}"
-        say(text)
-        sys.exit(1)
-    except CheckpointError as error:
-        say("checkpoint:", str(error))
-        sys.exit(1)
-    except OSError as error:
-        text = f"{settings.workdir}: {error}; what was written before is whole"
-        say(text)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        text = f"interrupted; the same command goes on from the last checkpoint in {settings.workdir}"
-        say(text)
-        sys.exit(3)
 
 
 async def train(
@@ -170,7 +137,7 @@ async def train(
     folder.truncate_after(step)
     folder.log_changes(step)
     lines, dog.step = folder.metrics(), step
-    tokens = loop.sampled_tokens(lines)
+    tokens = sampled_tokens(lines)
     seeded = loop.reseeded(c, len(folder.roll_backs()))
     recorder = Recorder(folder.path / "replay", cold.model, c.to_dict(), c.guard.dumps, extra.get("skipped"))
     current = {name: state.params for name, state in states.items()}
@@ -211,7 +178,7 @@ async def train(
                 metrics |= measure.step_metrics(trees, format_bonus=c.reward.format_bonus)
                 metrics |= dog.metrics() | {"time/step": time.perf_counter() - clock}
                 lines = [*lines[-c.guard.window :], folder.log(step, roles, metrics)]
-                tokens += loop.sampled_tokens(lines[-1:])
+                tokens += sampled_tokens(lines[-1:])
                 traces.write(folder.path / "traces", trees, trained, run=folder.name, step=step)
                 loop.progress(c, step, tokens, roles, metrics)
                 whole = True

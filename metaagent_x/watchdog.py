@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from metaagent_x.config import PHASES
+from metaagent_x.config import PHASES, Settings
 
 BETWEEN = "between"  # no phase: starting servers, writing files
 GRACE_S = 120.0  # for a run that is told to end because it is stuck; then its process does
@@ -69,6 +69,12 @@ class Watchdog:
         self._stuck: _Phase | None = None
         self._leave = 0.0  # when the process ends, on the clock of `time.monotonic`; 0: it does not
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    @classmethod
+    def of(cls, guard: Settings, folder: Path, say: Callable[[str], Any]) -> Watchdog:
+        """With the limits, the pace and the action of the group `guard`."""
+        limits = {name: guard[f"{name}_s"] for name in PHASES}
+        return cls(folder, limits, every_s=guard.heartbeat_s, stuck=guard.stuck, say=say)
 
     def __enter__(self) -> Watchdog:
         self._thread.start()

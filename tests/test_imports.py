@@ -27,7 +27,9 @@ ARROWS = {
     "run_folder": {"config"},
     "watchdog": {"config"},
     "guards": set(),
-    "config": set(),
+    "config": {"job_settings", "setting"},
+    "job_settings": {"setting"},
+    "setting": set(),
 }
 # The one place where rollouts meet the network.
 EXCEPTIONS = {"rollout/jax_engine.py": {"model"}}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metaagent_x import config
 from metaagent_x.config import ConfigError
-from metaagent_x.run_folder import RunFolder, RunFolderError, RunWriteError, flatten, read_lines
+from metaagent_x.run_folder import RunFolder, RunFolderError, RunWriteError, flatten, read_lines, sampled_tokens
 
 
 def settings(**changes):
@@ -195,6 +195,12 @@ def test_numbers_survive_the_file(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("n") / "m.jsonl"
     path.write_text(json.dumps(values) + "\n")
     assert read_lines(path) == [values]
+
+
+def test_the_tokens_of_a_run_are_those_that_both_roles_sampled():
+    lines = [{"tokens/designer": 10.0, "tokens/executor": 90.0}, {"tokens/designer": 0.0, "tokens/executor": 31.0}]
+    assert [sampled_tokens(lines[:n]) for n in range(3)] == [0, 100, 131]
+    assert sampled_tokens([{"step": 0, "loss": 2.0}, *lines]) == 131
 
 
 def test_flatten_names_nested_fields():

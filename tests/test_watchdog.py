@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from metaagent_x import config
 from metaagent_x.watchdog import Watchdog, resident_gb, where_all_wait
 
 
@@ -48,6 +49,17 @@ def test_a_folder_that_cannot_be_written_does_not_end_the_watch(tmp_path):
     with dog(tmp_path / "absent", said, limits={"save": 0.03}) as one, one.phase("save"):
         until(lambda: said)
     assert "step 0: save has taken" in said[0] and "could not be written to" in said[0]
+
+
+def test_limits_pace_and_action_are_those_of_the_settings(tmp_path):
+    guard, said = config.base().guard, []
+    guard.heartbeat_s, guard.push_s, guard.save_s = 0.01, 0.03, 0.0
+    with Watchdog.of(guard, tmp_path, said.append) as one:
+        with one.phase("save"):
+            time.sleep(0.1)
+        with one.phase("push"):
+            until(lambda: said)
+    assert "push has taken" in said[0] and "guard.push_s=0.03" in said[0] and len(said) == 1 and not one.ended
 
 
 def test_phases_are_timed_until_they_are_asked_for(tmp_path):

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from metaagent_x.analysis.intervals import Estimate, mcnemar, mean_over_runs, proportions, ratios, runs_differ
+from metaagent_x.analysis.intervals import Estimate, mean_over_tasks, paired_gain
 from metaagent_x.analysis.read import Run
+from metaagent_x.analysis.significance import mcnemar, mean_over_runs, runs_differ
 from metaagent_x.run_folder import RESUMABLE_CHANGES, RESUMABLE_GROUPS, flatten
 
 # Two runs that differ in nothing else are seeds of one another.
@@ -88,13 +89,11 @@ def compare(sides: Sequence[Mapping[Any, Mapping[str, float]]]) -> list[Comparis
         if not pooled:
             out.append(Comparison(Estimate(math.nan, math.nan, math.nan, 0), over, None, math.nan, math.nan))
             continue
-        by_tasks = proportions(np.array(list(pooled.values()))[:, None], np.ones((len(pooled), 1)))[0]
-        figure = mean_over_runs(list(means.values())) if over == "seeds" else by_tasks
+        figure = mean_over_runs(list(means.values())) if over == "seeds" else mean_over_tasks(pooled)
         gain, by_task, by_run = None, math.nan, math.nan
         first = _pooled(reference)
-        if side is not reference and (common := sorted(first.keys() & pooled.keys())):
-            gains = np.array([pooled[t] - first[t] for t in common])[:, None]
-            gain = ratios(gains, np.ones((len(common), 1)))[0]
+        if side is not reference and first.keys() & pooled.keys():
+            gain = paired_gain(first, pooled).gain
             if len(side) == len(reference) == 1:
                 by_task = mcnemar(*(next(iter(s.values())) for s in (reference, side)))
             own = {seed: float(np.mean(list(o.values()))) for seed, o in reference.items() if o}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 from metaagent_x.analysis import figures
 from metaagent_x.analysis.html import Markup, join, table, tag
+from metaagent_x.analysis.intervals import Estimate, paired_gain
 from metaagent_x.analysis.read import Run
-from metaagent_x.analysis.statistics import Difference, paired_bootstrap
 
 EVALUATIONS = ("cold", "stage", "final")  # what a curve is made of
 
@@ -66,11 +67,13 @@ def tasks_of(run: Run) -> dict[str, set[int]]:
     return {name: sizes for name, sizes in found.items() if sizes}
 
 
-def in_points(gain: Difference) -> Markup:
-    """A gain in points, with its interval; coloured where that excludes 0."""
+def in_points(gain: Estimate) -> Markup:
+    """A gain in points, with its interval if it has one; coloured where that excludes 0."""
     side = "up" if gain.low > 0 else "down" if gain.high < 0 else "note"
-    interval = tag("span", f"[{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]", class_="number")
-    return tag("span", tag("span", f"{100 * gain.gain:+.1f} points", class_="number"), " ", interval, class_=side)
+    value, interval = f"{100 * gain.value:+.1f} points", None
+    if not math.isnan(gain.low):
+        interval = join(" ", tag("span", f"[{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]", class_="number"))
+    return tag("span", tag("span", value, class_="number"), interval, class_=side)
 
 
 def _row(run: Run, name: str, first: Run) -> list[object]:
@@ -89,4 +92,4 @@ def _against(run: Run, first: Run, temperature: float) -> object:
     ours, theirs = (one.evaluation("final", temperature=temperature) for one in (run, first))
     if run is first or ours is None or theirs is None or not run.held_out or run.held_out != first.held_out:
         return "–"
-    return in_points(paired_bootstrap(theirs["outcomes"], ours["outcomes"]))
+    return in_points(paired_gain(theirs["outcomes"], ours["outcomes"]).gain)

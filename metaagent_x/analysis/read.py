@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from metaagent_x.run_folder import RunFolderError, read_lines
+from metaagent_x.run_folder import RunFolderError, read_lines, sampled_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Run:
         """Step -> tokens that both roles have sampled in training until then; 0 before the first step."""
         total, out = 0, {0: 0}
         for line in self.metrics:
-            total += int(sum(line.get(f"tokens/{role}", 0) for role in ("designer", "executor")))
+            total += sampled_tokens([line])
             out[line["step"]] = total
         return out
 

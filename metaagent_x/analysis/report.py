@@ -14,8 +14,8 @@ from typing import Any
 from metaagent_x.analysis import beside, figures, tree_view
 from metaagent_x.analysis.beside import in_points
 from metaagent_x.analysis.html import Markup, document, join, table, tag
+from metaagent_x.analysis.intervals import paired_gain
 from metaagent_x.analysis.read import Run, read_run
-from metaagent_x.analysis.statistics import paired_bootstrap
 from metaagent_x.analysis.style import CSS
 from metaagent_x.rollout import traces
 from metaagent_x.run_folder import flatten
@@ -84,9 +84,9 @@ def _gain_tile(run: Run, label: str, temperature: float) -> Markup | None:
         return _tile(
             label, f"{before['accuracy']:.1%}", f"cold start, {before['tasks']} tasks; no final evaluation yet"
         )
-    gain = paired_bootstrap(before["outcomes"], after["outcomes"])
+    gain = paired_gain(before["outcomes"], after["outcomes"]).gain
     return _tile(label, _arrow((before["accuracy"], after["accuracy"]), percent=True),
-                 join(in_points(gain), f", {gain.tasks} tasks"))  # fmt: skip
+                 join(in_points(gain), f", {gain.units} tasks"))  # fmt: skip
 
 
 def _tile(label: str, value: object, detail: object) -> Markup:
@@ -176,7 +176,7 @@ def _cross(run: Run) -> Markup | None:
         gain = (
             tag("small", "start")
             if record is start
-            else tag("small", in_points(paired_bootstrap(start["outcomes"], record["outcomes"])))
+            else tag("small", in_points(paired_gain(start["outcomes"], record["outcomes"]).gain))
         )
         return _heat(record["accuracy"], join(f"{record['accuracy']:.1%}", gain))
 

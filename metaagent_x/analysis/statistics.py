@@ -1,90 +1,11 @@
-"""Pure functions behind the figures: means, and how far a difference may be chance."""
+"""Pure functions behind figures and tables: several samples of one task, and curves over steps."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A difference of two means over the same tasks.
-
-    Attributes:
-      before, after: the two means. low, high: bounds of after - before.
-      tasks: how many tasks both sides have.
-    """
-
-    before: float
-    after: float
-    low: float
-    high: float
-    tasks: int
-
-    @property
-    def gain(self) -> float:
-        return self.after - self.before
-
-
-def paired_bootstrap(
-    before: Mapping[str, float],
-    after: Mapping[str, float],
-    *,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Difference:
-    """Percentile interval of the gain, by resampling tasks with both of their outcomes together.
-
-    Args:
-      before, after: task id -> outcome. Tasks that one side lacks (void there) are left out.
-      level: coverage. resamples: redrawn task sets. seed: of the redraws; the result is a pure function.
-
-    Raises:
-      ValueError: no task in common, or a level outside (0, 1).
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level={level} must lie between 0 and 1")
-    common = sorted(before.keys() & after.keys())
-    if not common:
-        raise ValueError(f"no task in common among {len(before)} and {len(after)}: the two sides are not paired")
-    a = np.array([before[i] for i in common], float)
-    b = np.array([after[i] for i in common], float)
-    low, high = _percentiles(b - a, level, resamples, seed)
-    return Difference(float(a.mean()), float(b.mean()), low, high, len(common))
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """A mean over tasks and the bounds of its interval."""
-
-    mean: float
-    low: float
-    high: float
-    tasks: int
-
-
-def bootstrap(
-    values: Mapping[str, float], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> Estimate:  # fmt: skip
-    """Percentile interval of a mean, by resampling tasks: the samples of one task stay together in its value.
-
-    Args:
-      values: task id -> value. level: coverage. resamples, seed: see `paired_bootstrap`.
-
-    Raises:
-      ValueError: no task, or a level outside (0, 1).
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level={level} must lie between 0 and 1")
-    if not values:
-        raise ValueError("no task to estimate a mean from")
-    x = np.array([values[i] for i in sorted(values)], float)
-    low, high = _percentiles(x, level, resamples, seed)
-    return Estimate(float(x.mean()), low, high, len(x))
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
@@ -119,17 +40,6 @@ def majority_at_k(classes: Sequence[int], correct: Sequence[bool], k: int) -> fl
         best = max((c for c in block if c >= 0), key=lambda c: (block.count(c), -block.index(c)), default=None)
         outcomes.append(0.0 if best is None else float(correct[begin + block.index(best)]))
     return sum(outcomes) / len(outcomes)
-
-
-def _percentiles(values: np.ndarray, level: float, resamples: int, seed: int) -> tuple[float, float]:
-    """Bounds of the mean of values that are redrawn with replacement."""
-    rng, n = np.random.default_rng(seed), len(values)
-    # In slices, so that memory stays small for any number of tasks.
-    means = np.concatenate(
-        [values[rng.integers(0, n, (min(500, resamples - i), n))].mean(1) for i in range(0, resamples, 500)]
-    )
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def rolling_mean(values: Sequence[float] | np.ndarray, window: int) -> np.ndarray:

@@ -95,7 +95,9 @@ class Job:
                 self.folded += of_task
         whole = [attempt for attempt in made if attempt is not None]
         if whole and all(attempt.reason == attempts.REFUSED for attempt in whole):
-            raise EngineFailure(f"it refused all {len(whole)} attempts of a round, the first so: {whole[0].detail}")
+            raise EngineFailure(
+                f"the teacher refused all {len(whole)} attempts of a round, the first so: {whole[0].detail}"
+            )
         self.tell(self, None)
 
     async def _attempt(self, dataset: str, task: Task, rubric: Rubric, number: int) -> Attempt | None:

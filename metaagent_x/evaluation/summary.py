@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from metaagent_x.analysis import statistics
+from metaagent_x.analysis.intervals import LEVEL, RESAMPLES, Estimate, mean_over_tasks, paired_gain
 from metaagent_x.mas.tools import classes
 from metaagent_x.tasks.math import is_equivalent
 
@@ -54,14 +56,14 @@ def summarise(
     benchmarks: Sequence[str],
     sampled: bool,
     published: Callable[[str, str], float | None] = lambda method, benchmark: None,
-    level: float = 0.95,
-    resamples: int = 10_000,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
     equivalent: Callable[[str, str], bool] = is_equivalent,
 ) -> dict[str, Any]:
     """What `results.json` holds beside the description of the job.
 
     A task's value is the share of its samples that are right; void ones are left out. Intervals come from resampling
-    tasks; two methods are compared on the tasks that both have.
+    tasks, and are None for one task; two methods are compared on the tasks that both have.
 
     Args:
       rows: one for every (method, benchmark, sample, task). methods, benchmarks: in the order of the tables.
@@ -120,8 +122,8 @@ def _cell(
         "structures": {name: count / n for name, count in sorted(structures.items())},
     }  # fmt: skip
     if values:
-        estimate = statistics.bootstrap(values, **options)
-        out |= {"accuracy": estimate.mean, "low": estimate.low, "high": estimate.high}
+        estimate = mean_over_tasks(values, **options)
+        out |= {"accuracy": estimate.value, **_bounds(estimate)}
     if sampled and out["samples"] > 1:
         out |= _at_k(counted, out["samples"], equivalent)
     return out
@@ -179,12 +181,18 @@ def _comparisons(
             sides[EVERYWHERE] = _together(values, a, benchmarks), _together(values, b, benchmarks)
         for name, (first, second) in sides.items():
             if first.keys() & second.keys():
-                d = statistics.paired_bootstrap(second, first, **options)
+                d = paired_gain(second, first, **options)
                 out.append({
-                    "benchmark": name, "method": a, "against": b, "tasks": d.tasks, "accuracy": d.after,
-                    "accuracy_against": d.before, "difference": d.gain, "low": d.low, "high": d.high,
+                    "benchmark": name, "method": a, "against": b, "tasks": d.gain.units, "accuracy": d.after,
+                    "accuracy_against": d.before, "difference": d.gain.value, **_bounds(d.gain),
                 })  # fmt: skip
     return out
+
+
+def _bounds(estimate: Estimate) -> dict[str, float | None]:
+    """For JSON, which has no NaN: None where one task alone has no interval."""
+    low, high = (None if math.isnan(bound) else bound for bound in (estimate.low, estimate.high))
+    return {"low": low, "high": high}
 
 
 def _together(

@@ -101,7 +101,7 @@ def at_k(summary: Mapping[str, Any]) -> Table:
 def comparisons(summary: Mapping[str, Any]) -> Table:
     rows = [
         [f"{c['method']} - {c['against']}", c["benchmark"], str(c["tasks"]),
-         f"{100 * c['difference']:+.1f} [{100 * c['low']:+.1f}, {100 * c['high']:+.1f}]"]
+         _interval(c, "difference", "+.1f")]
         for c in summary["comparisons"]
     ]  # fmt: skip
     note = "Points of accuracy on the same tasks; intervals by resampling tasks with both outcomes together."
@@ -139,10 +139,12 @@ def faults(summary: Mapping[str, Any]) -> Table:
     return Table("What went wrong, counts", heads, rows, note, wide=True)
 
 
-def _interval(cell: Mapping[str, Any] | None) -> str:
-    if cell is None or cell["accuracy"] is None:
+def _interval(cell: Mapping[str, Any] | None, name: str = "accuracy", form: str = ".1f") -> str:
+    """A value and its bounds in percent, without them where there are none."""
+    if cell is None or cell[name] is None:
         return "-"
-    return f"{100 * cell['accuracy']:.1f} [{100 * cell['low']:.1f}, {100 * cell['high']:.1f}]"
+    value, low, high = (None if v is None else f"{100 * v:{form}}" for v in (cell[name], cell["low"], cell["high"]))
+    return f"{value}" if low is None else f"{value} [{low}, {high}]"
 
 
 def _percent(value: float | None) -> str:

@@ -1,11 +1,13 @@
-"""Intervals and tests, against values worked out from the distributions they are of."""
+"""Intervals, against values worked out from the distributions they are of."""
 
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from metaagent_x.analysis.intervals import mcnemar, mean_over_runs, ratios, resample, runs_differ, shares
+from metaagent_x.analysis.intervals import mean_over_tasks, paired_gain, proportions, ratios, resample, shares
 
 
 def bounds(estimate):
@@ -56,38 +58,72 @@ def test_shares_add_up_and_what_never_happens_has_the_bound_of_a_binomial():
     assert (always.low, always.high) == (pytest.approx(0.6915, abs=1e-4), 1.0)
 
 
-def test_the_interval_over_runs_is_students():
-    """Mean 2, standard deviation 1, three runs: 4.303 / sqrt(3) on either side."""
-    assert bounds(mean_over_runs([1, 2, 3])) == pytest.approx((2, 2 - 2.4841, 2 + 2.4841), abs=1e-3)
-    one = mean_over_runs([0.4])
-    assert one.value == 0.4 and math.isnan(one.low)
-    assert mean_over_runs([]).units == 0
+def test_what_every_task_shows_alike_may_be_otherwise_in_one_that_was_not_asked():
+    edge = 1 - 0.025 ** (1 / 20)  # 0.1684, as above
+    for value in (0.0, 0.5, 1.0, 1 / 3):
+        found = mean_over_tasks({str(i): value for i in range(20)})
+        assert bounds(found) == pytest.approx((value, value - edge * value, value + edge * (1 - value)))
+    half = mean_over_tasks({str(i): 1.0 for i in range(20)}, level=0.5)
+    assert half.low == pytest.approx(0.25 ** (1 / 20))
+    # Accuracies of executions: tasks without any say nothing.
+    (found,) = proportions([[2], [3], [0]], [[2], [3], [0]])
+    assert bounds(found) == pytest.approx((1, 0.025 ** (1 / 2), 1)) and found.units == 2
+    (alone,) = proportions([[2], [0]], [[2], [0]])
+    assert alone.value == 1 and math.isnan(alone.low) and math.isnan(alone.high)
 
 
-@pytest.mark.parametrize(
-    ("won", "lost", "p"),
-    [(5, 0, 2 / 32), (0, 5, 2 / 32), (3, 1, 2 * (1 + 4) / 16), (2, 2, 1.0), (0, 0, 1.0)],
-)
-def test_mcnemar_counts_only_tasks_that_came_out_differently(won, lost, p):
-    before = {f"w{i}": 0 for i in range(won)} | {f"l{i}": 1 for i in range(lost)} | {"same": 1, "gone": 1}
-    after = {k: 1 - v for k, v in before.items() if k not in ("same", "gone")} | {"same": 1, "new": 0}
-    assert mcnemar(before, after) == pytest.approx(p)
+def test_an_interval_holds_the_mean_and_shrinks_with_the_tasks():
+    few = mean_over_tasks({f"t/{i}": float(i % 2) for i in range(10)})
+    many = mean_over_tasks({f"t/{i}": float(i % 2) for i in range(1000)})
+    assert few.value == many.value == 0.5 and (few.units, many.units) == (10, 1000)
+    assert few.low < 0.5 < few.high and many.high - many.low < (few.high - few.low) / 5
+    # 1000 fair coins: a standard error of 0.0158, so that 95 % lie within 0.031
+    assert many.low == pytest.approx(0.469, abs=0.003) and many.high == pytest.approx(0.531, abs=0.003)
+    assert mean_over_tasks({"b": 1.0, "a": 0.0}) == mean_over_tasks({"a": 0.0, "b": 1.0})
+    with pytest.raises(ValueError, match="no task"):
+        mean_over_tasks({})
+    with pytest.raises(ValueError, match="level=1"):
+        mean_over_tasks({"a": 1.0}, level=1.0)
 
 
-def test_mcnemar_refuses_means():
-    with pytest.raises(ValueError, match=r"0\.5 is neither 0 nor 1"):
-        mcnemar({"a": 0.5}, {"a": 1})
+def test_a_gain_on_every_task_or_none_has_the_bound_of_a_binomial():
+    """4 tasks: a share of up to 1 - 0.025^(1/4) = 0.6024 may be otherwise, by 2 at most after a gain of 1."""
+    none, all_ = (dict.fromkeys("abcd", outcome) for outcome in (0, 1))
+    found = paired_gain(none, all_)
+    assert (found.before, found.after, found.gain.units) == (0, 1, 4)
+    assert bounds(found.gain) == pytest.approx((1, 1 - 2 * 0.6024, 1), abs=1e-4)
+    assert bounds(paired_gain(all_, none).gain) == pytest.approx((-1, -1, 2 * 0.6024 - 1), abs=1e-4)
+    assert bounds(paired_gain(all_, all_).gain) == pytest.approx((0, -0.6024, 0.6024), abs=1e-4)
+    alone = paired_gain({"a": 0}, {"a": 1}).gain
+    assert alone.value == 1 and math.isnan(alone.low) and math.isnan(alone.high)
 
 
-def test_runs_are_paired_by_seed_where_they_can_be():
-    """Gains 1, 2, 3: t = 2 sqrt(3), and with 2 degrees of freedom p = 1 - t / sqrt(2 + t^2) = 1 - sqrt(12 / 14)."""
-    before = {0: 10.0, 1: 20.0, 2: 30.0}
-    assert runs_differ(before, {0: 11.0, 1: 22.0, 2: 33.0}) == pytest.approx(1 - math.sqrt(12 / 14))
-    # The same figures under other seeds: Welch's test, which the scatter of the runs drowns.
-    assert runs_differ(before, {5: 11.0, 6: 22.0, 7: 33.0}) > 0.5
-    assert math.isnan(runs_differ(before, {0: 11.0, 1: 22.0}))
-    assert math.isnan(runs_differ(before, before))
-    # Equal gains, and equal figures, but for rounding.
-    before = {0: 0.1, 1: 0.2, 2: 0.7}
-    assert math.isnan(runs_differ(before, {seed: value + 0.1 for seed, value in before.items()}))
-    assert math.isnan(runs_differ(dict.fromkeys((0, 1, 2), 0.3), {3: 0.4, 4: 0.1 + 0.2 + 0.1, 5: 0.4 + 1e-16}))
+def test_pairing_removes_what_both_sides_share():
+    """Ten tasks differ by luck alone; the second side gets two more right. Unpaired, the interval would hold 0."""
+    before = {str(i): i % 2 for i in range(100)}
+    after = before | {"0": 1, "2": 1, "4": 1, "6": 1, "8": 1, "10": 1}
+    gain = paired_gain(before, after).gain
+    assert gain.value == pytest.approx(0.06) and gain.low > 0
+    # Binomial(100, 0.06) / 100: 2.5 % and 97.5 % points are 0.02 and 0.11.
+    assert (gain.low, gain.high) == pytest.approx((0.02, 0.11), abs=0.0101)
+
+
+def test_only_common_tasks_count_and_order_does_not():
+    before, after = {"a": 1, "b": 0, "c": 0, "x": 1}, {"c": 1, "b": 0, "a": 1, "y": 0}
+    found = paired_gain(before, after)
+    assert found.gain.units == 3 and found.gain.value == pytest.approx(1 / 3)
+    assert found == paired_gain(dict(reversed(before.items())), after)
+
+
+@given(st.dictionaries(st.integers(), st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40))
+def test_bounds_enclose_the_gain_and_mirror(pairs):
+    before, after = {str(k): a for k, (a, _) in pairs.items()}, {str(k): b for k, (_, b) in pairs.items()}
+    there, back = (paired_gain(x, y, resamples=400).gain for x, y in ((before, after), (after, before)))
+    assert there.low - 1e-9 <= there.value <= there.high + 1e-9 or there.units < 8
+    assert (there.low, there.high) == pytest.approx((-back.high, -back.low), nan_ok=True)
+
+
+@pytest.mark.parametrize(("sides", "level"), [(({"a": 1}, {"b": 1}), 0.95), (({"a": 1}, {"a": 1}), 1.0)])
+def test_what_cannot_be_compared_is_refused(sides, level):
+    with pytest.raises(ValueError, match=r"no task in common|level=1.0"):
+        paired_gain(*sides, level=level)

@@ -11,6 +11,7 @@ import run_files
 from metaagent_x import config, report
 from metaagent_x.analysis import beside, html, tree_view
 from metaagent_x.analysis.figures import spread
+from metaagent_x.analysis.intervals import paired_gain
 from metaagent_x.analysis.read import read_run
 from metaagent_x.analysis.report import write_report
 from metaagent_x.run_folder import RunFolder, RunFolderError
@@ -215,6 +216,13 @@ def test_runs_stand_beside_each_other_over_sampled_tokens(finished, fixed, tmp_p
     cells = [re.sub("<.*?>", " ", cell).split() for cell in re.findall(r"<t[dh].*?</t[dh]>", row)]
     assert cells[1:5] == [["8"], ["8,000"], [f"{(luck < 0.4).mean():.1%}"], [f"{final['grpo']:.1%}"]]
     assert cells[6][:2] == [f"{-100 * lost:+.1f}", "points"] and final["tiny"] - final["grpo"] == pytest.approx(lost)
+
+
+def test_a_gain_on_every_task_or_of_one_task_claims_no_certainty():
+    none, all_ = ({str(i): outcome for i in range(128)} for outcome in (0, 1))
+    shown = [re.sub("<.*?>", "", beside.in_points(paired_gain(*sides).gain)) for sides in ((none, all_), (all_, all_))]
+    assert shown == ["+100.0 points [+94.3, +100.0]", "+0.0 points [-2.8, +2.8]"]
+    assert re.sub("<.*?>", "", beside.in_points(paired_gain({"a": 0}, {"a": 1}).gain)) == "+100.0 points"
 
 
 def test_a_curve_is_accuracy_over_the_tokens_sampled_until_then(fixed):

@@ -45,6 +45,21 @@ def test_a_tasks_value_is_the_share_of_its_samples_and_void_ones_are_left_out():
     assert found["low"] <= found["accuracy"] <= found["high"]
 
 
+@pytest.mark.parametrize(("right", "shown"), [(True, "100.0 [97.2, 100.0]"), (False, "0.0 [0.0, 2.8]")])
+def test_all_or_none_of_the_tasks_right_leaves_an_interval(right, shown):
+    """128 tasks: 0.025^(1/128) = 0.9716. Two methods that are never apart may differ on tasks that were not asked."""
+    found = made([row(method, f"t/{i}", right) for method in "ab" for i in range(128)], ("a", "b"))
+    assert tables.accuracy(found).rows == [["a", shown], ["b", shown]]
+    assert tables.comparisons(found).rows == [["a - b", "aime24", "128", "+0.0 [-2.8, +2.8]"]]
+
+
+def test_one_task_has_no_interval():
+    found = made([row("a"), row("b", correct=False)], ("a", "b"))
+    assert tables.accuracy(found).rows == [["a", "100.0"], ["b", "0.0"]]
+    assert tables.comparisons(found).rows == [["a - b", "aime24", "1", "+100.0"]]
+    assert "NaN" not in json.dumps(found)
+
+
 def test_costs_are_means_and_faults_are_counts():
     rows = [
         row(calls=1, sampled_tokens=10, truncated=1, **{"time/wall_s": 0.5}),

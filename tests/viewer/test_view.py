@@ -13,17 +13,12 @@ import urllib.request
 
 import pytest
 from rich.console import Console
-from viewer_runs import HOSTILE, write_run
+from viewer_runs import HOSTILE
 
 from metaagent_x import view
 from metaagent_x.viewer import pages
 from metaagent_x.viewer.answers import Answers
 from metaagent_x.viewer.store import Store
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("view") / "run")
 
 
 def held(page):

@@ -33,14 +33,8 @@ def quiet(page):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("browser") / "run")
-
-
-@pytest.fixture(scope="module")
-def url(run):
-    with serving(Answers(Store(run))) as server:
-        yield server.url
+def url(server):
+    return server.url
 
 
 @pytest.fixture(scope="module")

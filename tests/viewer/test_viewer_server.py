@@ -6,22 +6,8 @@ import json
 import socket
 
 import pytest
-from viewer_runs import write_run
 
-from metaagent_x.viewer.answers import Answers
-from metaagent_x.viewer.server import Server, serving
-from metaagent_x.viewer.store import Store
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("viewer") / "run")
-
-
-@pytest.fixture(scope="module")
-def server(run):
-    with serving(Answers(Store(run))) as here:
-        yield here
+from metaagent_x.viewer.server import Server
 
 
 def ask(server, path, host=None, method="GET"):
