@@ -2,25 +2,33 @@
 
   pip install -r benchmarks/requirements.txt
   python -m benchmarks.train_step                # prints a table; needs 14 GB of memory for the slice of 4B
-  python -m benchmarks.train_step tiny           # only the tiny model
+  python -m benchmarks.train_step tiny           # only the tiny model ("tiny_one": the same on one device)
   python -m benchmarks.train_step --append       # also adds the table to benchmarks/RESULTS.md
 
 Ours is `Learner.update`, what a run calls: packed arrays to the device, forward, backward, clip, AdamW, metrics back.
 The other side is Qwen3ForCausalLM with sdpa attention in the same order, with torch's fastest parts for it: logits of
 scored positions only, `cross_entropy`, fused AdamW, a causal flag instead of a mask where every row is one trajectory,
-and the number of threads that it is fastest with. Neither side recomputes layers. Both must agree on loss and gradient.
+and the number of threads and of micro-batches that it is fastest with. Neither side recomputes layers. Both must agree
+on loss and gradient.
+
+The tiny model is learned as a run learns it on a CPU that is to be fast (docs/launch.md): one JAX device a core, each
+with rows of its own (ZeRO 1), few rows at a time, all layers in one step of their loop. A second line has it on one
+device, as configs/tiny.py, which runs anywhere.
 
 Each side is a process of its own and they step in turn, so that a busy machine slows both; those of the slice of 4B
-take turns of a few steps, one process at a time. Memory is the peak of the process's resident set during a step above
-what it held before: weights and moments are there before, gradients are not.
+take turns one process at a time. A turn has a few steps, as a run makes updates: the first of them finds cold caches
+and sleeping threads. Memory is the peak of the process's resident set during a step above what it held before: weights
+and moments are there before, gradients are not. For it both sides start once more with an allocator that gives
+everything large back at once; otherwise it would be there before.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import datetime
 import gc
-import math
+import itertools
 import multiprocessing
 import os
 import platform
@@ -48,11 +56,38 @@ SLICE = Qwen3Config(  # of Qwen3-4B
     vocab_size=151_936, hidden_size=2560, num_layers=2, num_heads=32, num_kv_heads=8, head_dim=128,
     intermediate_size=9728,
 )  # fmt: skip
-SHAPES = {"tiny": (TINY, 16, 192), "slice": (SLICE, 1, 1024)}  # network, rows, tokens a row
+CORES = os.cpu_count() or 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """One comparison.
+
+    Attributes:
+      rows, length: of the batch. devices, micro_rows: of our side, on each device.
+      turns, steps: turns of each side, timed steps in each turn.
+      together: both processes are there at once.
+    """
+
+    title: str
+    model: Qwen3Config
+    rows: int
+    length: int
+    devices: int
+    micro_rows: int
+    turns: int
+    steps: int
+    together: bool
+
+
+SHAPES = {
+    "tiny": Shape(
+        f"tiny, 16 x 192, {CORES} devices", dataclasses.replace(TINY, unroll=3), 16, 192, CORES, 2, 20, 4, True
+    ),
+    "tiny_one": Shape("tiny, 16 x 192, one device", TINY, 16, 192, 1, 16, 20, 4, True),
+    "slice": Shape("2 layers of 4B, 1 x 1,024", SLICE, 1, 1024, 1, 1, 2, 3, False),
+}
 ROLES: tuple[Role, Role] = ("designer", "executor")
-TURNS = {"tiny": (30, 1), "slice": (2, 3)}  # turns of each side, timed steps in each
-TOGETHER = {"tiny"}  # both processes are there at once
-TITLES = {"tiny": "tiny, 16 x 192", "slice": "2 layers of 4B, 1 x 1,024"}
 CLIP = 1.0
 
 
@@ -60,16 +95,16 @@ CLIP = 1.0
 
 
 def settings(shape: str) -> Any:
-    _, rows, length = SHAPES[shape]
+    one = SHAPES[shape]
     s = config.base().learner
-    s.update({"row_tokens": length, "micro_rows": rows, "learning_rate": 1e-5, "clip_norm": CLIP})
+    s.update({"row_tokens": one.length, "micro_rows": one.micro_rows, "learning_rate": 1e-5, "clip_norm": CLIP})
     return s
 
 
 def make_batch(shape: str, load: str) -> Batch:
     """ "all": one trajectory a row, every position scored. "mix": Designer and Executor trajectories as a run packs
     them, a prompt that is not scored and a completion that is."""
-    model, rows, length = SHAPES[shape]
+    model, rows, length = SHAPES[shape].model, SHAPES[shape].rows, SHAPES[shape].length
     rng = np.random.default_rng(0)
 
     def trajectory(prompt: int, completion: int, role: Role) -> Trajectory:
@@ -115,10 +150,16 @@ def make_weights(model: Qwen3Config) -> dict[str, Any]:
 
 class Ours:
     def __init__(self, shape: str, batch: Batch, old: np.ndarray | None) -> None:
-        from metaagent_x.learner.step import Learner
+        import jax
 
-        self.learner = Learner(SHAPES[shape][0], settings(shape))
-        self.state = self.learner.init(make_weights(SHAPES[shape][0]))
+        from metaagent_x.learner.step import Learner
+        from metaagent_x.model.sharding import make_mesh
+
+        one = SHAPES[shape]
+        jax.config.update("jax_num_cpu_devices", one.devices)
+        mesh = make_mesh(one.devices) if one.devices > 1 else None
+        self.learner = Learner(one.model, settings(shape), mesh, zero=1)
+        self.state = self.learner.init(make_weights(one.model))
         self.old = self.learner.logprobs(self.state.params, batch)
         self.batch = batch._replace(old_logp=self.old)  # as if an engine without any mismatch had sampled it
 
@@ -134,37 +175,62 @@ class Torch:
 
         assert old is not None
         self.stepped = False  # the first norm, which is compared, is exact: torch's sum over a large matrix is not
-        self.s, self.model = settings(shape), torch_model(SHAPES[shape][0])
+        self.s, self.model = settings(shape), torch_model(SHAPES[shape].model)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=self.s.learning_rate, betas=(self.s.b1, self.s.b2), weight_decay=self.s.weight_decay,
             fused=True,
         )  # fmt: skip
-        tensor = torch.from_numpy
-        self.tokens, self.positions = tensor(batch.tokens).long(), tensor(batch.positions).long()
-        self.scored = None if batch.mask.all() else tensor(np.flatnonzero(batch.mask))
-        on = batch.mask.ravel()
-        self.targets = tensor(batch.targets.ravel()[on]).long()
-        self.old, self.advantages, self.weights = (
-            tensor(x.ravel()[on]) for x in (old, batch.advantages, batch.weights)
-        )
-        same = batch.segment_ids[:, :, None] == batch.segment_ids[:, None, :]
+        self.batch, self.old = batch, old
+        self.cut(1)
+
+    def cut(self, micro: int) -> None:
+        """The batch into so many micro-batches of equal rows."""
+        rows = len(self.batch.tokens) // micro
+        self.parts = [self.arrays(slice(i * rows, (i + 1) * rows)) for i in range(micro)]
+
+    def arrays(self, rows: slice) -> dict[str, Any]:
+        import torch
+
+        def tensor(x: np.ndarray) -> Any:
+            return torch.from_numpy(x.copy())
+
+        batch, on = self.batch, self.batch.mask[rows].ravel()
+        segments = batch.segment_ids[rows]
+        same = segments[:, :, None] == segments[:, None, :]
         seen = same & np.tri(batch.tokens.shape[1], dtype=bool)
-        whole = (batch.segment_ids == 1).all()
-        self.seen = {"full_attention": None if whole else tensor(seen[:, None])}  # None: sdpa's causal flag
+        return {
+            "tokens": tensor(batch.tokens[rows]).long(), "positions": tensor(batch.positions[rows]).long(),
+            "scored": None if on.all() else tensor(np.flatnonzero(on)),
+            "targets": tensor(batch.targets[rows].ravel()[on]).long(),
+            "old": tensor(self.old[rows].ravel()[on]), "advantages": tensor(batch.advantages[rows].ravel()[on]),
+            "weights": tensor(batch.weights[rows].ravel()[on]),
+            # None: sdpa's causal flag.
+            "seen": {"full_attention": None if (segments == 1).all() else tensor(seen[:, None])},
+        }  # fmt: skip
+
+    def loss(self, part: dict[str, Any]) -> Any:
+        import torch
+
+        hidden = self.model.model(
+            part["tokens"], attention_mask=part["seen"], position_ids=part["positions"], use_cache=False
+        )
+        hidden = hidden.last_hidden_state.flatten(0, 1)
+        logits = self.model.lm_head(hidden if part["scored"] is None else hidden[part["scored"]])
+        logp = -torch.nn.functional.cross_entropy(logits, part["targets"], reduction="none")
+        del logits, hidden
+        ratio = torch.exp(logp - part["old"])
+        clipped = ratio.clamp(1 - self.s.clip_low, 1 + self.s.clip_high)
+        return -(part["weights"] * torch.minimum(ratio * part["advantages"], clipped * part["advantages"])).sum()
 
     def step(self) -> tuple[float, float]:
         import torch
 
-        hidden = self.model.model(self.tokens, attention_mask=self.seen, position_ids=self.positions, use_cache=False)
-        hidden = hidden.last_hidden_state.flatten(0, 1)
-        logits = self.model.lm_head(hidden if self.scored is None else hidden[self.scored])
-        logp = -torch.nn.functional.cross_entropy(logits, self.targets, reduction="none")
-        del logits, hidden
-        ratio = torch.exp(logp - self.old)
-        clipped = ratio.clamp(1 - self.s.clip_low, 1 + self.s.clip_high)
-        loss = -(self.weights * torch.minimum(ratio * self.advantages, clipped * self.advantages)).sum()
-        loss.backward()
+        total = 0.0
+        for part in self.parts:
+            loss = self.loss(part)
+            loss.backward()
+            total += float(loss.detach())
         exact = (
             0.0
             if self.stepped
@@ -174,7 +240,7 @@ class Torch:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.stepped = True
-        return float(loss.detach()), exact**0.5 or float(norm)
+        return total, exact**0.5 or float(norm)
 
 
 def torch_model(c: Qwen3Config) -> Any:
@@ -228,7 +294,7 @@ def peak_of(step: Any) -> int:
 
 
 def serve(side: str, shape: str, load: str, old: np.ndarray | None, pipe: Connection) -> None:
-    """Answers "step" with (seconds, loss, gradient norm), "memory" with bytes, a number of threads with None."""
+    """Answers "step" with (seconds, loss, gradient norm), "memory" with bytes, (threads, micro-batches) with None."""
     worker = {"ours": Ours, "torch": Torch}[side](shape, make_batch(shape, load), old)
     pipe.send(getattr(worker, "old", None) if side == "ours" else None)
     while True:
@@ -244,7 +310,8 @@ def serve(side: str, shape: str, load: str, old: np.ndarray | None, pipe: Connec
         else:
             import torch
 
-            torch.set_num_threads(order)
+            torch.set_num_threads(order[0])
+            worker.cut(order[1])
             pipe.send(None)
 
 
@@ -260,7 +327,7 @@ class Side:
         self.ready = self._pipe.recv()
         self.first: tuple[float, float] | None = None  # loss and gradient norm with the weights as they were made
 
-    def ask(self, order: str | int) -> Any:
+    def ask(self, order: str | tuple[int, int]) -> Any:
         self._pipe.send(order)
         return self._pipe.recv()
 
@@ -269,12 +336,13 @@ class Side:
         self._process.join()
 
 
-def choose_threads(side: Side) -> int:
-    """The faster of one thread and one a core: small products gain little from a second one."""
-    seconds: dict[int, float] = {}
-    for threads in (1, os.cpu_count() or 1) * 2:
-        side.ask(threads)
-        seconds[threads] = min(seconds.get(threads, math.inf), side.ask("step")[0])
+def fastest(side: Side, rows: int) -> tuple[int, int]:
+    """The fastest of one thread and one a core (small products gain little from a second one), and of one, two and four
+    micro-batches (activations of few rows stay in the caches)."""
+    seconds: dict[tuple[int, int], float] = {}
+    for order in itertools.product((1, CORES), [n for n in (1, 2, 4) if rows % n == 0]):
+        side.ask(order)
+        seconds[order] = min(side.ask("step")[0] for _ in range(2))
     return min(seconds, key=seconds.__getitem__)
 
 
@@ -284,22 +352,32 @@ class Sides:
     def __init__(self, shape: str, load: str) -> None:
         self._shape, self._load, self._running = shape, load, {}
         self._old: np.ndarray | None = None
-        self.threads = 0
+        self.torch: tuple[int, int] | None = None  # its threads and micro-batches
 
     def start(self, name: str) -> Side:
         if name in self._running:
             return self._running[name]
-        if self._shape not in TOGETHER:
+        if not SHAPES[self._shape].together:
             self.close()
         side = self._running[name] = Side(name, self._shape, self._load, self._old)
         if name == "ours":
             self._old = side.ready
         side.first = side.ask("step")[1:]  # it also warms up
         if name == "torch":
-            self.threads = self.threads or choose_threads(side)
-            side.ask(self.threads)
+            self.torch = self.torch or fastest(side, SHAPES[self._shape].rows)
+            side.ask(self.torch)
         side.ask("step")
         return side
+
+    def memory(self, name: str) -> int:
+        """Bytes that a step takes, measured in a process of its own."""
+        self.close()
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # read when the process starts
+        try:
+            return self.start(name).ask("memory")
+        finally:
+            self.close()
+            del os.environ["MALLOC_MMAP_THRESHOLD_"]
 
     def close(self) -> None:
         for side in self._running.values():
@@ -311,23 +389,24 @@ def compare(shape: str, load: str) -> str:
     """One line of the table."""
     batch, sides = make_batch(shape, load), Sides(shape, load)
     tokens = int((batch.segment_ids > 0).sum())
-    turns, steps = TURNS[shape]
+    turns, steps = SHAPES[shape].turns, SHAPES[shape].steps
     seconds: dict[str, list[float]] = {"ours": [], "torch": []}
-    first, peaks = {}, {}
-    for turn in range(turns):
+    first = {}
+    for _ in range(turns):
         for name, times in seconds.items():
             side = sides.start(name)
             times += [side.ask("step")[0] for _ in range(steps)]
             print(f"{shape} {load}, {name}: {[round(t, 4) for t in times[-steps:]]} s", file=sys.stderr, flush=True)
-            if turn == turns - 1:
-                first[name], peaks[name] = side.first, side.ask("memory") / 1e9
-    sides.close()
+            first[name] = side.first
+    peaks = {name: sides.memory(name) / 1e9 for name in seconds}
     np.testing.assert_allclose(first["ours"], first["torch"], rtol=1e-4, atol=1e-6, err_msg="the sides do not agree")
     rates = {name: tokens / statistics.median(times) for name, times in seconds.items()}
     ratio = statistics.median(b / a for a, b in zip(*seconds.values(), strict=True))
+    assert sides.torch is not None
+    threads, micro = sides.torch
     return (
-        f"| {TITLES[shape]}, {load} | {batch.mask.sum() / tokens:.0%} | {rates['ours']:,.0f} | {rates['torch']:,.0f} "
-        f"({sides.threads}) | {ratio:.2f}x | {peaks['ours']:.3f} | {peaks['torch']:.3f} | "
+        f"| {SHAPES[shape].title}, {load} | {batch.mask.sum() / tokens:.0%} | {rates['ours']:,.0f} | "
+        f"{rates['torch']:,.0f} ({threads}, {micro}) | {ratio:.2f}x | {peaks['ours']:.3f} | {peaks['torch']:.3f} | "
         f"{peaks['ours'] / peaks['torch']:.2f}x |"
     )
 
@@ -335,19 +414,20 @@ def compare(shape: str, load: str) -> str:
 def main() -> None:
     chosen = [a for a in sys.argv[1:] if not a.startswith("--")] or list(SHAPES)
     lines = [
-        "| batch | scored | ours, tok/s | torch, tok/s (threads) | ratio | ours, GB | torch, GB | ratio |",
+        "| batch | scored | ours, tok/s | torch, tok/s (threads, parts) | ratio | ours, GB | torch, GB | ratio |",
         "|---|---|---|---|---|---|---|---|",
         *(compare(shape, load) for shape in chosen for load in ("all", "mix")),
     ]
     text = "\n".join(lines)
     print(text)
     if "--append" in sys.argv:
+        timed = {name: shape.turns * shape.steps for name, shape in SHAPES.items()}
         head = (
             f"\n## Train step against transformers\n\n`python -m benchmarks.train_step`, "
-            f"{datetime.date.today().isoformat()}: {os.cpu_count()} cores ({platform.machine()}), Python "
+            f"{datetime.date.today().isoformat()}: {CORES} cores ({platform.machine()}), Python "
             f"{platform.python_version()}, jax {version('jax')}, torch {version('torch')}, transformers "
-            f"{version('transformers')}; float32; medians of {math.prod(TURNS['tiny'])} (tiny) "
-            f"and {math.prod(TURNS['slice'])} steps.\n\n"
+            f"{version('transformers')}; float32; medians of {timed['tiny']} (tiny) "
+            f"and {timed['slice']} steps.\n\n"
         )
         path = Path(__file__).with_name("RESULTS.md")
         with path.open("a", encoding="utf-8") as out:

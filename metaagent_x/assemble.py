@@ -19,7 +19,7 @@ from metaagent_x.data import Pools
 from metaagent_x.learner.packing import pack
 from metaagent_x.learner.step import Learner
 from metaagent_x.model import attention_cudnn, hf, qwen3
-from metaagent_x.model.qwen3 import Params, Qwen3Config
+from metaagent_x.model.parameters import EXECUTION, Params, Qwen3Config
 from metaagent_x.model.sharding import make_mesh
 from metaagent_x.rollout.chat import train_bpe
 from metaagent_x.rollout.engine import Engine
@@ -61,7 +61,7 @@ def adopt_weights(config: Settings) -> None:
     default = base().model
     for field in dataclasses.fields(found):
         name = field.name
-        if name in ("compute_dtype", "attention", "remat"):  # how it runs is for the settings to say
+        if name in EXECUTION:  # how it runs is for the settings to say
             continue
         here, there = config.model[name], getattr(found, name)
         if here not in (default[name], there):

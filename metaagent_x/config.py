@@ -73,6 +73,7 @@ def base(*groups: str) -> Settings:
     c.model.compute_dtype = "bfloat16"  # master weights and Adam moments are float32 always
     c.model.attention = "xla"  # xla: anywhere; cudnn: NVIDIA GPUs from Hopper on, at most 32 trajectories in a row
     c.model.remat = "block"  # none | block | full
+    c.model.unroll = 1  # layers in each step of the loop over layers: all of them, for a small network of few
 
     c.mesh = ml_collections.ConfigDict()
     c.mesh.fsdp = 1

@@ -16,7 +16,7 @@ from metaagent_x.config import Settings
 from metaagent_x.learner import credit, replay
 from metaagent_x.learner.checkpoint import Checkpoints
 from metaagent_x.mas import demonstrations
-from metaagent_x.model.parameters import Qwen3Config
+from metaagent_x.model.parameters import EXECUTION, Qwen3Config
 from metaagent_x.rollout import measure
 from metaagent_x.rollout.collect import collect
 from metaagent_x.rollout.engine import Engine, EngineFailure
@@ -314,7 +314,7 @@ def replayed(c: Settings, path: str | Path) -> None:
       replay.ReplayError: not such a file, or settings that its batch does not fit.
     """
     update = replay.read(path)
-    own = {name: c.model[name] for name in ("compute_dtype", "attention", "remat")}
+    own = {name: c.model[name] for name in EXECUTION}
     try:
         learner = assemble.learner(c, Qwen3Config(**{**update.model, **own}))
     except (TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from metaagent_x import assemble
 from metaagent_x.config import ConfigError, Settings, base, get
 from metaagent_x.learner.checkpoint import MANIFEST, CheckpointError, Checkpoints
 from metaagent_x.model import hf
-from metaagent_x.model.parameters import abstract_params
+from metaagent_x.model.parameters import EXECUTION, abstract_params
 from metaagent_x.rollout.engine import Engine
 from metaagent_x.run_folder import DESCRIPTION, flatten
 
@@ -159,7 +159,7 @@ def _run(config: Settings, path: Path, name: str, engine: str | None) -> Policy:
             continue
         config.update_from_flattened_dict({field: run[field]})
     for field in dataclasses.fields(network):
-        if field.name not in ("compute_dtype", "attention", "remat"):
+        if field.name not in EXECUTION:
             config.model[field.name] = getattr(network, field.name)
     config.tokenizer = config.tokenizer or str(path / DESCRIPTION)
     config.evaluate.step, config.evaluate.weights = step, hashlib.sha256(sums).hexdigest()[:16]

@@ -52,15 +52,15 @@ def learning_rate(settings: Any, total_updates: int | None = None) -> optax.Sche
     return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), after], [warmup])
 
 
-def make_optimizer(settings: Any, total_updates: int | None = None) -> optax.GradientTransformation:
-    """AdamW behind one clip by global norm.
+def make_optimizer(settings: Any, total_updates: int | None = None) -> optax.GradientTransformationExtraArgs:
+    """AdamW behind one clip by global norm. Its update may be given the gradients' `norm`.
 
     Args:
       settings: `learning_rate, warmup_steps, b1, b2, weight_decay, clip_norm` (0: no clipping), as in `config.learner`.
       total_updates: see `learning_rate`.
     """
     clip = float(settings["clip_norm"])
-    return optax.chain(
+    return optax.chain(  # type: ignore[return-value]
         clip_by_global_norm(clip) if clip > 0 else optax.identity(),
         optax.adamw(
             learning_rate(settings, total_updates),
@@ -72,8 +72,10 @@ def make_optimizer(settings: Any, total_updates: int | None = None) -> optax.Gra
     )
 
 
-def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
+def clip_by_global_norm(largest: float) -> optax.GradientTransformationExtraArgs:
     """Scales all gradients by one factor so that their global norm is at most `largest`; bitwise nothing below it.
+
+    Its update takes `norm` from a caller that has it: devices would add it up a second time.
 
     One product a value, which the compiler merges into what reads it: the function of that name in optax selects
     between two arrays and divides, for which a second set of gradients is made.
@@ -84,13 +86,14 @@ def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
         return optax.EmptyState()
 
     def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.OptState]:
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, *,
+        norm: jax.Array | None = None, **_: Any,
+    ) -> tuple[optax.Updates, optax.OptState]:  # fmt: skip
         del params
-        factor = largest / jnp.maximum(optax.tree.norm(updates), largest)
+        factor = largest / jnp.maximum(optax.tree.norm(updates) if norm is None else norm, largest)
         return jax.tree.map(lambda g: g * factor, updates), state
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def decayed(params: Params) -> Any:

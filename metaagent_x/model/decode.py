@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metaagent_x.model.attention import attention
-from metaagent_x.model.numerics import einsum, rms_norm
+from metaagent_x.model.numerics import einsum, rms_norm, rotations
 from metaagent_x.model.parameters import Params, Qwen3Config
 from metaagent_x.model.qwen3 import cast, embed_tokens, layer_forward
 
@@ -61,9 +61,10 @@ def prefill(params: Params, config: Qwen3Config, tokens: Array, lengths: Array) 
         cache.append((k.swapaxes(1, 2), v.swapaxes(1, 2)))
         return attention(q, k, v, segments, positions, kernel=config.attention)
 
+    turns = rotations(positions, config.head_dim, config.rope_theta)
     x = embed_tokens(params, config, tokens)
     for layer in params["layers"]:
-        x = layer_forward(layer, config, x, positions, attend)
+        x = layer_forward(layer, config, x, turns, attend)
     last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
     return cache, rms_norm(last, params["norm"], config.rms_norm_eps)
 
@@ -100,7 +101,8 @@ def decode_step(
         shares = jax.nn.softmax(jnp.where(visible, scores, -1e30), axis=-1).astype(values.dtype)
         return einsum("bkgs,bksd->bkgd", shares, values).reshape(q.shape)
 
+    turns = rotations(positions, config.head_dim, config.rope_theta)
     x = embed_tokens(params, config, tokens)
     for layer in params["layers"]:
-        x = layer_forward(layer, config, x, positions, attend)
+        x = layer_forward(layer, config, x, turns, attend)
     return rms_norm(x, params["norm"], config.rms_norm_eps), updated

@@ -267,7 +267,7 @@ def save(
 
     Args:
         folder: made if missing.
-        config: the network; `compute_dtype`, `attention` and `remat` are not written.
+        config: the network; what says how it runs (`EXECUTION`) is not written.
         params: the tree of `qwen3.init`, on any mesh of this process.
         dtype: of every tensor, "float32" or "bfloat16".
         tokenizer: a folder whose tokenizer files and chat template are copied.

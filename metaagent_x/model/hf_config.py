@@ -139,7 +139,7 @@ def write_description(
 
     Args:
         folder: exists.
-        config: the network; `compute_dtype`, `attention` and `remat` are not written.
+        config: the network; what says how it runs (`EXECUTION`) is not written.
         dtype: of the tensors.
         tokenizer: a folder whose tokenizer files and chat template are copied.
         stop_ids: ids that end a completion, the turn's end first and the padding id last.

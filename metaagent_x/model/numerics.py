@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 
@@ -76,42 +75,51 @@ _rms_norm = jax.custom_vjp(_rms_norm_value, nondiff_argnums=(2,))
 _rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
 
 
-def rope(x: Array, positions: Array, theta: float) -> Array:
+def rotations(positions: Array, width: int, theta: float) -> tuple[Array, Array]:
+    """Cosines and sines by which `rope` turns heads, for all layers at once.
+
+    Args:
+        positions: [...], whole numbers.
+        width: of a head, even.
+        theta: base of the geometric series of wavelengths.
+
+    Returns:
+        Two of [..., 1, width / 2], float32.
+    """
+    half = width // 2
+    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angles = positions[..., None, None].astype(jnp.float32) * frequencies
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+@jax.custom_vjp
+def rope(x: Array, turns: tuple[Array, Array]) -> Array:
     """Rotates each head by its position, in float32: half-split layout (first half with second half), as published.
 
     The gradient is the rotation back.
 
     Args:
-        x: [..., H, d], d even.
-        positions: [...], whole numbers.
-        theta: base of the geometric series of wavelengths.
+        x: [..., H, d].
+        turns: of `rotations`; not differentiated.
     """
-    return _rope(x, positions, theta)
+    return _rotate(x, *turns)
 
 
-def _rope_value(x: Array, positions: Array, theta: float) -> Array:
-    return _rotate(x, positions, theta, 1.0)
-
-
-def _rotate(x: Array, positions: Array, theta: float, sense: float) -> Array:
-    half = x.shape[-1] // 2
-    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies
-    cos, sin = jnp.cos(angles), jnp.sin(angles) * sense
+def _rotate(x: Array, cos: Array, sin: Array) -> Array:
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def _rope_forward(x: Array, positions: Array, theta: float) -> tuple[Array, Array]:
-    return _rope_value(x, positions, theta), positions
+def _rope_forward(x: Array, turns: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+    return rope(x, turns), turns
 
 
-def _rope_backward(theta: float, positions: Array, d_out: Array) -> tuple[Array, np.ndarray]:
-    return _rotate(d_out, positions, theta, -1.0), np.zeros(positions.shape, jax.dtypes.float0)
+def _rope_backward(turns: tuple[Array, Array], d_out: Array) -> tuple[Array, tuple[Array, Array]]:
+    cos, sin = turns
+    return _rotate(d_out, cos, -sin), (jnp.zeros_like(cos), jnp.zeros_like(sin))
 
 
-_rope = jax.custom_vjp(_rope_value, nondiff_argnums=(2,))
-_rope.defvjp(_rope_forward, _rope_backward)
+rope.defvjp(_rope_forward, _rope_backward)
 
 
 @jax.custom_vjp

@@ -22,6 +22,7 @@ Params = dict[str, Any]
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "block", "full")
+EXECUTION = ("compute_dtype", "attention", "remat", "unroll")  # fields that say how it runs, not what it is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,9 @@ class Qwen3Config:
     """Sizes and numerics of the network. Master weights are always float32; `compute_dtype` is what layers run in.
 
     As they stand, `qk_norm` and `qkv_bias` make it Qwen3; the other way round, Qwen2 and 2.5. `max_positions` limits
-    nothing here; it is what the weights were trained for, and exported for engines that do set a limit by it.
+    nothing here; it is what the weights were trained for, and exported for engines that do set a limit by it. `unroll`
+    layers are compiled one after the other in each step of the loop over layers: more of them take longer to compile,
+    and small ones run faster.
 
     Raises:
         ValueError: a field cannot work; the message names it.
@@ -51,9 +54,10 @@ class Qwen3Config:
     compute_dtype: str = "float32"
     attention: str = "xla"
     remat: str = "none"
+    unroll: int = 1
 
     def __post_init__(self) -> None:
-        for name in (*(field.name for field in dataclasses.fields(self)[:7]), "max_positions"):
+        for name in (*(field.name for field in dataclasses.fields(self)[:7]), "max_positions", "unroll"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"model.{name} is {value!r}; it must be a whole number of at least 1")

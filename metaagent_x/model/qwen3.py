@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from metaagent_x.model import attention as attention_lib
 from metaagent_x.model import sharding
-from metaagent_x.model.numerics import linear, rms_norm, rope, swiglu
+from metaagent_x.model.numerics import linear, rms_norm, rope, rotations, swiglu
 from metaagent_x.model.parameters import Params, Qwen3Config, abstract_params, split_params
 
 __all__ = ["Params", "Qwen3Config", "abstract_params", "cast", "embed_tokens", "forward", "init", "layer_forward"]
@@ -42,14 +42,14 @@ def cast(params: Params, dtype: jax.typing.DTypeLike) -> Params:
     return jax.tree.map(lambda x: x.astype(dtype), params)
 
 
-def layer_forward(layer: Params, config: Qwen3Config, x: Array, positions: Array, attend: Attend) -> Array:
+def layer_forward(layer: Params, config: Qwen3Config, x: Array, turns: tuple[Array, Array], attend: Attend) -> Array:
     """One layer, shared by training, prefill and decoding.
 
     Args:
         layer: one layer's parameters in compute dtype, no leading axis.
         config: the network's sizes.
         x: [..., D] residual stream.
-        positions: [...].
+        turns: of `rotations` at the positions [...].
         attend: maps rotated q [..., H, d], k [..., K, d] and v [..., K, d] to [..., H, d].
 
     Returns:
@@ -61,7 +61,7 @@ def layer_forward(layer: Params, config: Qwen3Config, x: Array, positions: Array
         q, k, v = q + layer["q_bias"], k + layer["k_bias"], v + layer["v_bias"]
     if config.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], config.rms_norm_eps), rms_norm(k, layer["k_norm"], config.rms_norm_eps)
-    mixed = attend(rope(q, positions, config.rope_theta), rope(k, positions, config.rope_theta), v)
+    mixed = attend(rope(q, turns), rope(k, turns), v)
     x = x + linear(mixed, layer["o"], 2)
     h = rms_norm(x, layer["mlp_norm"], config.rms_norm_eps)
     gated = swiglu(linear(h, layer["gate"]), linear(h, layer["up"]))
@@ -81,6 +81,7 @@ def forward(
     segment_ids: Array,
     *,
     embedded: Array | None = None,
+    turns: tuple[Array, Array] | None = None,
 ) -> Array:
     """Runs the network over packed rows.
 
@@ -94,6 +95,7 @@ def forward(
         positions: [B, T]; within a segment they rise from left to right (the first token of a trajectory has 0).
         segment_ids: [B, T]; equal ids in a row belong together.
         embedded: [B, T, D] of `embed_tokens`, for a caller that differentiates by it; looked up here by default.
+        turns: of `rotations` at `positions`, for a caller that has them; computed here by default.
 
     Returns:
         hidden [B, T, D] in compute dtype, after the final norm; `logprobs` turns it into scores.
@@ -107,15 +109,17 @@ def forward(
             "shape [B, T]"
         )
 
+    angles = turns or rotations(positions, config.head_dim, config.rope_theta)
+
     def attend(q: Array, k: Array, v: Array) -> Array:
         return attention_lib.attention(q, k, v, segment_ids, positions, kernel=config.attention)
 
     def body(x: Array, layer: Params) -> tuple[Array, None]:
-        return sharding.constrain_batch(layer_forward(layer, config, x, positions, attend)), None
+        return sharding.constrain_batch(layer_forward(layer, config, x, angles, attend)), None
 
     if config.remat != "none":
         body = jax.checkpoint(body, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
     x = sharding.constrain_batch(embed_tokens(params, config, tokens) if embedded is None else embedded)
     # One cast for all layers: casting inside the scan would read the float32 weights once more per layer and pass.
-    x, _ = jax.lax.scan(body, x, cast(params["layers"], config.dtype))
+    x, _ = jax.lax.scan(body, x, cast(params["layers"], config.dtype), unroll=config.unroll)
     return rms_norm(x, params["norm"], config.rms_norm_eps)

@@ -176,3 +176,12 @@ def test_clipping_scales_to_the_norm_and_leaves_smaller_gradients_bitwise_alone(
         jax.tree.map(lambda got, g, f=factor: np.testing.assert_allclose(got, f * g, rtol=1e-6), clipped, grads)
         if factor == 1.0:
             jax.tree.map(np.testing.assert_array_equal, clipped, grads)
+
+
+def test_clipping_takes_the_norm_of_a_caller_that_has_it():
+    grads = {"a": jnp.asarray([3.0, 4.0])}
+    clipped, _ = clip_by_global_norm(1.0).update(grads, optax.EmptyState(), norm=jnp.asarray(10.0))
+    np.testing.assert_allclose(clipped["a"], [0.3, 0.4], rtol=1e-6)
+    for limit in (0.0, 1.0):  # with and without a clip in the chain
+        optimizer = make_optimizer(settings(clip_norm=limit))
+        assert jax.tree.leaves(optimizer.update(grads, optimizer.init(grads), grads, norm=jnp.asarray(5.0))[0])

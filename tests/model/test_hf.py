@@ -98,7 +98,7 @@ def test_the_rope_base_is_read_from_either_place(where, tmp_path):
     config, _ = hf.load(write(tmp_path, raw), "float32")
     assert config.rope_theta == 1e6
     unit = jnp.array([[[1.0, 1.0, 0.0, 0.0]]])  # cosines of the two angles
-    turned = numerics.rope(unit, jnp.array([1]), config.rope_theta)[0, 0]
+    turned = numerics.rope(unit, numerics.rotations(jnp.array([1]), config.head_dim, config.rope_theta))[0, 0]
     np.testing.assert_allclose(np.arctan2(turned[2:], turned[:2]), [1.0, 0.001], rtol=1e-5)
 
 

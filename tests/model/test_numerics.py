@@ -21,9 +21,14 @@ def plain_rope(x, places):
 
 
 PLACES = np.array([[0, 1, 7], [3, 2, 50]])
+TURNS = numerics.rotations(PLACES, 8, 100.0)
 CASES = {
     "rms_norm": (lambda x, s: numerics.rms_norm(x, s, 1e-2), plain_norm, [(2, 3, 8), (8,)]),
-    "rope": (lambda x: numerics.rope(x, PLACES, 100.0), lambda x: plain_rope(x, PLACES), [(2, 3, 5, 8)]),
+    "rope": (
+        lambda x: numerics.rope(x, TURNS),
+        lambda x: plain_rope(x, PLACES),
+        [(2, 3, 5, 8)],
+    ),
     "swiglu": (numerics.swiglu, lambda gate, up: gate / (1 + jnp.exp(-gate)) * up, [(2, 3, 8), (2, 3, 8)]),
     "linear to heads": (numerics.linear, lambda x, w: jnp.tensordot(x, w, 1), [(2, 3, 8), (8, 4, 5)]),
     "linear from heads": (

@@ -11,7 +11,7 @@ import pytest
 from qwen3_reference import random_params, reference_hidden, reference_logprobs
 
 from metaagent_x import config as settings
-from metaagent_x.model import attention, logprobs, qwen3
+from metaagent_x.model import attention, logprobs, numerics, qwen3
 
 forward = jax.jit(qwen3.forward, static_argnums=1)
 
@@ -45,6 +45,23 @@ def test_positions_reach_the_rotation(config, params):
     base = forward(params, config, tokens, positions, segments)
     np.testing.assert_allclose(forward(params, config, tokens, positions + 100, segments), base, atol=5e-5)
     assert np.abs(forward(params, config, tokens, positions * 3, segments) - base).max() > 1e-2
+
+
+@pytest.mark.parametrize("unroll", [2, 3])
+def test_layers_unrolled_and_rotations_made_before_give_the_same_numbers(config, unroll):
+    """Three layers: two and one left over, or all of them in one step."""
+    config = dataclasses.replace(config, num_layers=3)
+    params, (tokens, positions, segments) = random_params(config, seed=1), row(7, 5)
+    turns = numerics.rotations(jnp.asarray(positions), config.head_dim, config.rope_theta)
+
+    def loss(params, config, turns):
+        return jnp.sum(jnp.sin(qwen3.forward(params, config, tokens, positions, segments, turns=turns)))
+
+    run = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    want, want_grads = run(params, config, None)
+    got, grads = run(params, dataclasses.replace(config, unroll=unroll), turns)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), grads, want_grads)
 
 
 def test_packed_rows_equal_separate_rows(config, params):
@@ -205,6 +222,7 @@ def test_settings_become_a_config():
         ("compute_dtype", "float16", "float32, bfloat16"),
         ("attention", "flash9", "xla"),
         ("remat", "some", "none, block, full"),
+        ("unroll", 0, "unroll is 0"),
     ],
 )
 def test_settings_that_cannot_work_are_named(config, field, value, word):
