@@ -352,7 +352,8 @@ class Learner:
             own = rotations(data["positions"][i], width, theta)
             return tuple(x.at[i].set(y) for x, y in zip(made, own, strict=True))
 
-        cos, sin = jax.lax.fori_loop(0, used, body, tuple(jnp.zeros(s.shape, s.dtype) for s in shapes))
+        empty = (sharding.constrain(jnp.zeros(s.shape, s.dtype), None, "batch", None, None, None) for s in shapes)
+        cos, sin = jax.lax.fori_loop(0, used, body, tuple(empty))
         return data | {"cos": cos, "sin": sin}
 
     def _sums(self, loss_fn: LossFn, params: Params, data: Arrays, used: jax.Array) -> tuple[Params, Arrays]:
