@@ -9,9 +9,10 @@ Ours is `Learner.update`, what a run calls: packed arrays to the device, forward
 The other side is Qwen3ForCausalLM with sdpa attention in the same order, with torch's fastest parts for it: logits of
 scored positions only, `cross_entropy`, fused AdamW, a causal flag instead of a mask where every row is one trajectory,
 and the number of threads and of micro-batches that it is fastest with. Neither side recomputes layers. Both must agree
-on loss and gradient.
+on loss and gradient. For the tiny model a third side is the second one's loss under `torch.compile` (a C++ compiler is
+needed).
 
-The tiny model is learned as a run learns it on a CPU that is to be fast (docs/launch.md): one JAX device a core, each
+The tiny model is learned as a run learns it on a CPU that is to be fast (docs/learner.md): one JAX device a core, each
 with rows of its own (ZeRO 1), few rows at a time, all layers in one step of their loop. A second line has it on one
 device, as configs/tiny.py, which runs anywhere.
 
@@ -243,6 +244,16 @@ class Torch:
         return total, exact**0.5 or float(norm)
 
 
+class Compiled(Torch):
+    """Forward and backward pass by TorchInductor, optimizer and clipping as before."""
+
+    def __init__(self, shape: str, batch: Batch, old: np.ndarray | None) -> None:
+        import torch
+
+        super().__init__(shape, batch, old)
+        self.loss = torch.compile(self.loss, dynamic=None if shape == "slice" else False)
+
+
 def torch_model(c: Qwen3Config) -> Any:
     """The weights of `make_weights` under the names of `transformers`."""
     import torch
@@ -295,7 +306,7 @@ def peak_of(step: Any) -> int:
 
 def serve(side: str, shape: str, load: str, old: np.ndarray | None, pipe: Connection) -> None:
     """Answers "step" with (seconds, loss, gradient norm), "memory" with bytes, (threads, micro-batches) with None."""
-    worker = {"ours": Ours, "torch": Torch}[side](shape, make_batch(shape, load), old)
+    worker = {"ours": Ours, "torch": Torch, "compiled": Compiled}[side](shape, make_batch(shape, load), old)
     pipe.send(getattr(worker, "old", None) if side == "ours" else None)
     while True:
         order = pipe.recv()
@@ -352,7 +363,7 @@ class Sides:
     def __init__(self, shape: str, load: str) -> None:
         self._shape, self._load, self._running = shape, load, {}
         self._old: np.ndarray | None = None
-        self.torch: tuple[int, int] | None = None  # its threads and micro-batches
+        self.orders: dict[str, tuple[int, int]] = {}  # threads and micro-batches of torch's sides
 
     def start(self, name: str) -> Side:
         if name in self._running:
@@ -363,9 +374,10 @@ class Sides:
         if name == "ours":
             self._old = side.ready
         side.first = side.ask("step")[1:]  # it also warms up
-        if name == "torch":
-            self.torch = self.torch or fastest(side, SHAPES[self._shape].rows)
-            side.ask(self.torch)
+        if name != "ours":
+            if name not in self.orders:
+                self.orders[name] = fastest(side, SHAPES[self._shape].rows)
+            side.ask(self.orders[name])
         side.ask("step")
         return side
 
@@ -390,7 +402,7 @@ def compare(shape: str, load: str) -> str:
     batch, sides = make_batch(shape, load), Sides(shape, load)
     tokens = int((batch.segment_ids > 0).sum())
     turns, steps = SHAPES[shape].turns, SHAPES[shape].steps
-    seconds: dict[str, list[float]] = {"ours": [], "torch": []}
+    seconds: dict[str, list[float]] = {"ours": [], "torch": []} | ({"compiled": []} if SHAPES[shape].together else {})
     first = {}
     for _ in range(turns):
         for name, times in seconds.items():
@@ -398,15 +410,20 @@ def compare(shape: str, load: str) -> str:
             times += [side.ask("step")[0] for _ in range(steps)]
             print(f"{shape} {load}, {name}: {[round(t, 4) for t in times[-steps:]]} s", file=sys.stderr, flush=True)
             first[name] = side.first
-    peaks = {name: sides.memory(name) / 1e9 for name in seconds}
-    np.testing.assert_allclose(first["ours"], first["torch"], rtol=1e-4, atol=1e-6, err_msg="the sides do not agree")
+    peaks = {name: sides.memory(name) / 1e9 for name in ("ours", "torch")}
+    for name, values in first.items():
+        np.testing.assert_allclose(values, first["ours"], rtol=1e-4, atol=1e-6, err_msg=f"ours and {name} do not agree")
     rates = {name: tokens / statistics.median(times) for name, times in seconds.items()}
-    ratio = statistics.median(b / a for a, b in zip(*seconds.values(), strict=True))
-    assert sides.torch is not None
-    threads, micro = sides.torch
+
+    def against(name: str) -> str:
+        """Their rate with their settings, and ours by it."""
+        ratio = statistics.median(b / a for a, b in zip(seconds["ours"], seconds[name], strict=True))
+        return f"{rates[name]:,.0f} ({sides.orders[name][0]}, {sides.orders[name][1]}) | {ratio:.2f}x"
+
+    title = f"{SHAPES[shape].title}, {load} | {batch.mask.sum() / tokens:.0%}"
     return (
-        f"| {SHAPES[shape].title}, {load} | {batch.mask.sum() / tokens:.0%} | {rates['ours']:,.0f} | "
-        f"{rates['torch']:,.0f} ({threads}, {micro}) | {ratio:.2f}x | {peaks['ours']:.3f} | {peaks['torch']:.3f} | "
+        f"| {title} | {rates['ours']:,.0f} | {against('torch')} | "
+        f"{against('compiled') if 'compiled' in seconds else ' | '} | {peaks['ours']:.3f} | {peaks['torch']:.3f} | "
         f"{peaks['ours'] / peaks['torch']:.2f}x |"
     )
 
@@ -414,8 +431,9 @@ def compare(shape: str, load: str) -> str:
 def main() -> None:
     chosen = [a for a in sys.argv[1:] if not a.startswith("--")] or list(SHAPES)
     lines = [
-        "| batch | scored | ours, tok/s | torch, tok/s (threads, parts) | ratio | ours, GB | torch, GB | ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        "| batch | scored | ours, tok/s | torch, tok/s (threads, parts) | ratio | compiled | ratio | ours, GB | "
+        "torch, GB | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(compare(shape, load) for shape in chosen for load in ("all", "mix")),
     ]
     text = "\n".join(lines)

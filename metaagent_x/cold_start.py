@@ -42,6 +42,9 @@ def fingerprint(config: Settings) -> str:
     keys = ("seed", "tokenizer", "model", "sft", "data")
     chosen = {k: config[k].to_dict() if hasattr(config[k], "to_dict") else config[k] for k in keys}
     del chosen["sft"]["cache"]  # where it lies does not change what it is
+    for name in parameters.EXECUTION:  # nor how it is computed, but for the precision
+        if name != "compute_dtype":
+            del chosen["model"][name]
     chosen["prompts"] = config.rollout.prompts
     if config.model.path:
         files = [f for f in sorted(Path(config.model.path).iterdir()) if f.suffix in (".json", ".safetensors")]

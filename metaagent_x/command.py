@@ -36,7 +36,9 @@ def override(
 
 
 @contextlib.contextmanager
-def ending(c: Settings, *bad_input: type[Exception], goes_on: str = "") -> Iterator[Interruption]:
+def ending(
+    c: Settings, *bad_input: type[Exception], goes_on: str = "", player: str = "engine"
+) -> Iterator[Interruption]:
     """Around all that a job does: yields its signals, and ends the process with one line and an exit code for
 
     - 2: `ConfigError`, or one of `bad_input`
@@ -48,6 +50,7 @@ def ending(c: Settings, *bad_input: type[Exception], goes_on: str = "") -> Itera
     Args:
       c: the settings; their `workdir` is named as it is by then.
       goes_on: where the same command goes on: "from the last checkpoint". Empty: it begins again.
+      player: what the job calls who answers, for the line about one that is away.
     """
     logging.set_verbosity(logging.WARNING)  # Orbax tells every file that it reads or writes
     interruption = Interruption(console.print)
@@ -62,7 +65,7 @@ def ending(c: Settings, *bad_input: type[Exception], goes_on: str = "") -> Itera
         say("bad input:", str(error))
         sys.exit(2)
     except EngineFailure as error:
-        say(f"engine: {error}{also()}")
+        say(f"{player}: {error}{also()}")
         sys.exit(1)
     except CheckpointError as error:
         say("checkpoint:", str(error))

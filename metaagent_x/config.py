@@ -299,7 +299,7 @@ def validate(c: Settings) -> None:
     _check_fields(c, base(*(group for group in GROUPS if group in c)), "")
     for field, allowed in CHOICES.items():
         if _has(c, field) and get(c, field) not in allowed:
-            raise ConfigError(f"{field}={get(c, field)!r} is not one of {', '.join(allowed)}")
+            raise ConfigError(f"{field}={get(c, field)!r} is not one of {', '.join(map(str, allowed))}")
     for field, low in AT_LEAST.items():
         if _has(c, field) and get(c, field) < low:  # type: ignore[operator]
             raise ConfigError(f"{field}={get(c, field)} must be at least {low}")

@@ -51,7 +51,7 @@ _ALLOW = flags.DEFINE_multi_string("allow_change", [], "Go on although this fiel
 def main(_: list[str]) -> None:
     c = _CONFIG.value
     override(c, _OVERRIDES)
-    with ending(c, DatasetError, JournalError, goes_on="with what is") as interruption:
+    with ending(c, DatasetError, JournalError, goes_on="with what is", player="teacher") as interruption:
         config.validate(c)
         if "distill" not in c:
             raise config.ConfigError("these settings have no group 'distill'; give a file such as configs/distill.py")

@@ -211,11 +211,18 @@ def memory(config: Settings, model: Qwen3Config, learner: Learner, compiled: dic
     return Need(
         resident,
         gradients=on_device(state.params, whole_rows=learner.apart),
-        gathered=cost.gathered_bytes(model) / config.mesh.tensor if learner.apart else 0.0,
+        gathered=_gathered(model, state.params) if learner.apart else 0.0,
         saved=saved,
         temporaries=update.temp_size_in_bytes + update.output_size_in_bytes - update.alias_size_in_bytes,
         scoring=score.temp_size_in_bytes + score.output_size_in_bytes,
     )
+
+
+def _gathered(model: Qwen3Config, params: Any) -> float:
+    """Bytes of the weights that a device gathers under ZeRO stage 1: layers in compute dtype, the rest as it is."""
+    layers, rest = params["layers"], {name: x for name, x in params.items() if name != "layers"}
+    low = on_device(layers, whole_rows=True) * model.dtype.itemsize / cost.MASTER
+    return low + on_device(rest, whole_rows=True)
 
 
 def engine_share(config: Settings, model: Qwen3Config, capacity: float) -> float:
@@ -243,7 +250,7 @@ def work(config: Settings, model: Qwen3Config, key: str, text: str | None) -> Pa
         sent = sum(o.times * cost.wire_bytes(o.kind, o.amount, o.group) for o in done if o.kind != "dot")
         return sum(o.times * o.amount for o in done if o.kind == "dot"), sent
 
-    (flops, sent), (_, counted_once) = counted(1), counted(0)
+    (flops, sent), counted_once = counted(1), counted(0)[1] if config.mesh.zero == 1 else 0.0
     return Pass(
         flops=formula(model, rows, length, length) / tensor,
         counted_flops=flops,
@@ -285,7 +292,7 @@ def memory_table(need: Need, engine: float, capacity: float, name: str) -> Table
     known = need.gradients + need.gathered + (need.saved or 0.0)
     rows.append(("gradients", need.gradients, "exact"))
     if need.gathered:
-        rows.append(("gathered weights", need.gathered, "formula"))
+        rows.append(("gathered weights", need.gathered, "exact"))
     if need.saved is not None:
         rows.append(("activations saved", need.saved, "formula"))
     rows += [
@@ -349,11 +356,11 @@ def least_times(
     assert device.flops and device.bandwidth and device.link
     updates, out = config.learner.updates_per_step, {}
     for key, p in passes.items():
-        sent = p.counted_sent if p.sent is None else p.sent
-        scorings = 2 if config.learner.kl > 0 else 1  # the reference scores too
-        runs, programs = (micro * scorings, scorings) if key == "score" else (micro, updates)
+        sent, once = (p.counted_sent, p.counted_once) if p.sent is None else (p.sent, p.once)
+        times = 2 if key == "score" and config.learner.kl > 0 else 1  # the reference scores too
+        runs, programs = micro * times, updates * times  # every update's rows are scored by themselves
         computing = runs * p.flops / device.flops
-        sending = (runs * sent + programs * p.once) / device.link
+        sending = (runs * sent + programs * once) / device.link
         after = updates * cost.optimizer_bytes(model) / devices / device.bandwidth if key == "update" else 0.0
         out[key] = (computing, sending, max(computing, sending) + after)
     return out

@@ -244,7 +244,7 @@ def check_gpus(job: Job) -> Iterator[Finding]:
     )  # fmt: skip
     memory = min(g.memory for g in used)
     engine = dry_run.engine_share(job.config, job.model, memory)
-    least = learner_bytes(job) / job.devices + engine + accelerators.MARGIN * memory
+    least = learner_bytes(job) / job.devices + whole_bytes(job) + engine + accelerators.MARGIN * memory
     small = least > memory
     yield Finding(
         "GPU memory", f"{len(used)} x {', '.join(names)}, {_size(memory)} each",
@@ -268,6 +268,15 @@ def learner_bytes(job: Job) -> int:
     """Bytes of the learner on all devices together that are known without compiling: weights and moments of every
     policy, the weights that it began with, gradients."""
     return (job.policies * (1 + cost.MOMENTS) + 2) * cost.MASTER * cost.weights(job.model)
+
+
+def whole_bytes(job: Job) -> float:
+    """Bytes that a device holds besides its share of these under ZeRO stage 1: gathered weights, and all gradients."""
+    fsdp, tensor, zero = (job.config.mesh[name] for name in ("fsdp", "tensor", "zero"))
+    if zero == 3 or fsdp == 1:
+        return 0.0
+    gradients = cost.weights(job.model) * cost.MASTER
+    return (cost.gathered_bytes(job.model) + gradients * (1 - 1 / fsdp)) / tensor
 
 
 def check_devices(job: Job) -> Iterator[Finding]:

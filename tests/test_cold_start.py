@@ -43,6 +43,8 @@ def test_rows_of_an_update_take_up_where_the_last_one_stopped():
         ("steps", 1, True),
         ("sft.cache", "elsewhere", True),
         ("learner.kl", 0.1, True),
+        ("model.unroll", 3, True),
+        ("model.compute_dtype", "bfloat16", False),
     ],
 )
 def test_the_cache_is_another_one_exactly_if_the_cold_start_would_be(field, value, same):

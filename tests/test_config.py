@@ -190,6 +190,7 @@ def test_sampling_that_is_not_the_policys_own_is_refused_in_training(field, valu
         pytest.param("--policy=both", "policy", marks=pytest.mark.slow),
         pytest.param("--config.model.num_kv_heads=3", "num_kv_heads 3", marks=pytest.mark.slow),
         pytest.param("--config.model.attention=flash", "model.attention='flash' is not one of", marks=pytest.mark.slow),
+        pytest.param("--config.mesh.zero=2", "mesh.zero=2 is not one of 1, 3", marks=pytest.mark.slow),
         pytest.param("--config.tokenizer=no/such/folder", "tokenizer='no/such/folder'", marks=pytest.mark.slow),
     ],
 )

@@ -113,7 +113,12 @@ def test_limits_by_hand():
     c.learner.updates_per_step = 2  # what is sent once is sent in every update
     passes["update"] = dry_run.Pass(500, 0, 0.0, 10, once=30.0)
     assert list(dry_run.limits_table(c, model, passes, 2, device, 2).columns[2].cells)[1] == "3.00"
-    c.learner.updates_per_step, passes["update"] = 1, dry_run.Pass(500, 0, None, 10)
+    passes["score"] = dry_run.Pass(100, 0, 0.0, 0, once=30.0)  # and whenever an update's rows are scored
+    assert next(iter(dry_run.limits_table(c, model, passes, 2, device, 2).columns[2].cells)) == "3.00"
+    passes["update"] = dry_run.Pass(500, 0, None, 10, once=30.0, counted_once=20.0)  # no formula: as counted
+    assert list(dry_run.limits_table(c, model, passes, 2, device, 2).columns[2].cells)[1] == "3.00"
+    passes["score"], passes["update"] = dry_run.Pass(100, 0, 40, 0), dry_run.Pass(500, 0, None, 10)
+    c.learner.updates_per_step = 1
     c.learner.kl = 0.1  # a reference is scored as well
     assert list(dry_run.limits_table(c, model, passes, 2, device, 2).columns[-1].cells)[:3] == ["8.00", "4.00", "12.00"]
 

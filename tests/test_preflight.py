@@ -281,6 +281,18 @@ def test_gpus_that_jax_does_not_use_are_said(small, smi, monkeypatch):
     assert "requirements-gpu.txt" in one(preflight.check_devices(preflight.Job(small))).way_out
 
 
+def test_what_a_device_holds_whole_under_zero_1_counts(large, smi):
+    """8B beside vLLM's half: its share of weights and moments fits, gathered weights and all gradients do not."""
+    smi(node())
+    for field, value in (("hidden_size", 4096), ("intermediate_size", 12_288), ("tie_embeddings", False)):
+        large.model[field] = value
+    assert "GPU memory" not in wrong(preflight.check_gpus(preflight.Job(large)))
+    large.mesh.zero = 1
+    assert "--dry_run" in wrong(preflight.check_gpus(preflight.Job(large)))["GPU memory"]
+    large.mesh.fsdp, large.mesh.tensor = 1, 8  # one device's share is all of it
+    assert preflight.whole_bytes(preflight.Job(large)) == 0
+
+
 def test_gpus_that_are_too_few_or_too_small_are_said(large, smi):
     smi(node(used=(4,) * 4))
     with pytest.raises(config.ConfigError, match="the job needs 8 GPUs and the machine has no GPU 4, only 4"):

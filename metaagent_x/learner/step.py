@@ -52,7 +52,7 @@ class Learner:
       settings: the group that it was made with (`config.learner`, or `config.sft` for supervised updates only).
       rows_multiple: pass it to `pack`: rows of one micro-batch on all devices together.
       row_segments: pass it to `pack`: trajectories that a row may hold, None for any number.
-      apart: devices compute by themselves until one exchange (a mesh under ZeRO stage 1).
+      apart: devices compute by themselves until one exchange (ZeRO stage 1 on several of them).
       shapes: (program, shape of rows, shape of scored columns) met so far; each one is a compilation.
     """
 
@@ -71,8 +71,8 @@ class Learner:
           model_config: the network.
           settings: a `learner` or `sft` group of the settings.
           mesh: of `model.sharding.make_mesh`; None is one device.
-          zero: 3 or 1, the stage of ZeRO. The results are the same; 1 holds weights in compute dtype and float32
-            gradients whole on every device (but for their split over `tensor`).
+          zero: 3 or 1, the stage of ZeRO. The results are the same; 1 holds weights (layers in compute dtype, the rest
+            in float32) and float32 gradients whole on every device, but for their split over `tensor`.
           temperature: of the rollouts; log-probs are taken at it, as the sampler's are.
           total_updates: the learning rate falls to 0 over so many; None keeps it.
 
@@ -86,7 +86,7 @@ class Learner:
         self.rows_multiple = int(settings["micro_rows"]) * (mesh.shape["fsdp"] if mesh else 1)
         self.row_segments = attention_cudnn.MAX_SEGMENTS if model_config.attention == "cudnn" else None
         self._model, self._mesh, self._temperature = model_config, mesh, temperature
-        self.apart = mesh is not None and zero == 1
+        self.apart = mesh is not None and zero == 1 and mesh.shape["fsdp"] > 1
         self._rate = learning_rate(settings, total_updates)
         self._optimizer = make_optimizer(settings, total_updates)
         self._shardings = state_shardings(model_config, self._optimizer, mesh)

@@ -109,13 +109,13 @@ def forward(
             "shape [B, T]"
         )
 
-    angles = turns or rotations(positions, config.head_dim, config.rope_theta)
+    table = turns or rotations(positions, config.head_dim, config.rope_theta)
 
     def attend(q: Array, k: Array, v: Array) -> Array:
         return attention_lib.attention(q, k, v, segment_ids, positions, kernel=config.attention)
 
     def body(x: Array, layer: Params) -> tuple[Array, None]:
-        return sharding.constrain_batch(layer_forward(layer, config, x, angles, attend)), None
+        return sharding.constrain_batch(layer_forward(layer, config, x, table, attend)), None
 
     if config.remat != "none":
         body = jax.checkpoint(body, policy=REMAT_POLICIES[config.remat], prevent_cse=False)

@@ -162,6 +162,12 @@ def test_a_stage_of_zero_that_is_not_there_is_refused() -> None:
         Learner(MODEL, settings(), zero=2)
 
 
+def test_one_device_of_rows_has_nothing_to_exchange() -> None:
+    assert not Learner(MODEL, settings(), make_mesh(1, 2), zero=1).apart
+    assert not Learner(MODEL, settings(), zero=1).apart
+    assert Learner(MODEL, settings(), make_mesh(2, 2), zero=1).apart
+
+
 TOY = dataclasses.replace(MODEL, vocab_size=250)
 
 
