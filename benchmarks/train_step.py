@@ -251,7 +251,7 @@ class Compiled(Torch):
         import torch
 
         super().__init__(shape, batch, old)
-        self.loss = torch.compile(self.loss, dynamic=None if shape == "slice" else False)
+        self.loss = torch.compile(self.loss, dynamic=False)
 
 
 def torch_model(c: Qwen3Config) -> Any:

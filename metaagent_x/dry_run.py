@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 import ml_collections
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 from rich.console import Console
 from rich.table import Table
 
@@ -191,8 +191,7 @@ def on_device(tree: Any, *, whole_rows: bool = False) -> float:
     def share(x: Any) -> int:
         place = x.sharding
         if whole_rows and isinstance(place, NamedSharding):
-            axes = (axis if axis != sharding.RULES["batch"] else None for axis in place.spec)
-            place = NamedSharding(place.mesh, PartitionSpec(*axes))
+            place = NamedSharding(place.mesh, sharding.without(place.spec, {sharding.RULES["batch"]}))
         return math.prod(place.shard_shape(x.shape) if place else x.shape) * x.dtype.itemsize
 
     return float(sum(map(share, jax.tree.leaves(tree))))

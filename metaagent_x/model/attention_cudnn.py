@@ -126,35 +126,32 @@ def cudnn_attention(q: Array, k: Array, v: Array, segment_ids: Array, positions:
     return jnp.where(real, jnp.where(legal, out, jnp.nan), 0).astype(q.dtype)
 
 
-def _axes(rows: int) -> tuple[str | None, str | None, int]:
-    """Mesh axes of rows and heads inside `jax.set_mesh`, and into how many parts heads are split."""
+def _axes(rows: int) -> tuple[str | None, str | None, dict[str, int]]:
+    """Mesh axes of rows and heads inside `jax.set_mesh`, and the devices on each axis that is open here."""
     from metaagent_x.model import sharding  # not at the top: it knows the network, which knows its kernels
 
-    if not sharding.open_axes():
-        return None, None, 1
-    batch, heads = sharding.RULES["batch"], sharding.RULES["heads"]
-    return batch if sharding.batch_parts(rows) > 1 else None, heads, sharding.splits("heads")
+    if not (free := sharding.open_axes()):
+        return None, None, free
+    return sharding.RULES["batch"] if sharding.batch_parts(rows) > 1 else None, sharding.RULES["heads"], free
 
 
 def _shareable(x: Array) -> Array:
     """Keys or values with fewer heads than devices split them: every device gets the one that its queries use."""
-    parts = _axes(x.shape[0])[2]
+    _, heads, free = _axes(x.shape[0])
+    parts = free.get(heads or "", 1)
     return x if x.shape[2] % parts == 0 else jnp.repeat(x, parts // x.shape[2], axis=2)
 
 
 def _on_mesh(call: Callable[..., Any], args: tuple[Array, ...], outs: str) -> Any:
     """Runs `call` on every device's own rows and heads. `outs`: "a" for [B, T, H, d], "s" for statistics."""
-    batch, heads, _ = _axes(args[0].shape[0])
+    batch, heads, free = _axes(args[0].shape[0])
     if heads is None:
         return call(*args)
     spec = {"a": PartitionSpec(batch, None, heads, None), "s": PartitionSpec(batch, heads, None)}
     kinds = ["a" if x.ndim == 4 else "s" if x.ndim == 3 else "" for x in args]
     ins = tuple(spec.get(kind, PartitionSpec(batch, None)) for kind in kinds)
-    from metaagent_x.model import sharding
-
-    free = frozenset(sharding.open_axes())
     outs_of = tuple(spec[kind] for kind in outs)
-    return jax.shard_map(call, in_specs=ins, out_specs=outs_of, axis_names=free, check_vma=False)(*args)
+    return jax.shard_map(call, in_specs=ins, out_specs=outs_of, axis_names=frozenset(free), check_vma=False)(*args)
 
 
 def _operands(q: Array, k: Array, v: Array, segment_ids: Array) -> tuple[list[Array], dict[str, Any]]:

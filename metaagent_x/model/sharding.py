@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -118,7 +118,7 @@ def scatter_sum(parts: Any, mesh: Mesh, shardings: Any) -> Any:
         return jax.lax.psum(x[0], batch)
 
     def before(place: NamedSharding) -> PartitionSpec:
-        return PartitionSpec(batch, *(axis if axis != batch else None for axis in place.spec))
+        return PartitionSpec(batch, *without(place.spec, {batch}))
 
     # Over all axes, `tensor` too: left to the compiler, it would gather that one first.
     apart = jax.shard_map(
@@ -126,6 +126,11 @@ def scatter_sum(parts: Any, mesh: Mesh, shardings: Any) -> Any:
         out_specs=jax.tree.map(lambda place: place.spec, shardings), check_vma=False,
     )  # fmt: skip
     return apart(parts)
+
+
+def without(spec: PartitionSpec, axes: Collection[str | None]) -> PartitionSpec:
+    """The same place but for these mesh axes, over which it is whole."""
+    return PartitionSpec(*(None if axis in axes else axis for axis in spec))
 
 
 def param_shardings(config: Qwen3Config, mesh: Mesh) -> Any:
@@ -183,7 +188,7 @@ def place(x: Array, spec: PartitionSpec) -> Array:
     """`constrain` by mesh axes, one or None per dimension. Axes that a `jax.shard_map` has taken are left out."""
     if not (free := open_axes()):
         return x
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*(axis if axis in free else None for axis in spec)))
+    return jax.lax.with_sharding_constraint(x, without(spec, {axis for axis in spec if axis not in free}))
 
 
 def constrain_batch(x: Array) -> Array:
